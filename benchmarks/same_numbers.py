@@ -332,6 +332,9 @@ def measured(dtype: torch.dtype) -> dict[str, Group]:
 def command(*words: str, folder: str) -> str:
     """What a command of the steppe that is imported here prints."""
     line, env = [sys.executable, "-m", "steppe", *words], os.environ | {"PYTHONPATH": str(SOURCE)}
+    papers = SOURCE.parent / "papers" / "src"  # of a clone: the study's corruptions may be of steppe-papers
+    if papers.exists():
+        env |= {"PYTHONPATH": f"{SOURCE}{os.pathsep}{papers}", "STEPPE_PLUGINS": "steppe_papers"}
     done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"steppe {' '.join(words)} failed: {done.stderr}")

@@ -31,8 +31,8 @@ from steppe.training.stopping import Stopped
 SMALL = ["--data", "digits", "--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--epochs", "2"]
 SMALL += ["--lr", "0.2", "--batch-size", "50"]
 AS_CHECKPOINT = ["--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--data", "digits"]
-AS_CHECKPOINT += ["--standardise", "digits"]
-MLP = ["--model", "mlp", "--data", "digits", "--standardise", "digits"]
+AS_CHECKPOINT += ["--normalise", "digits"]
+MLP = ["--model", "mlp", "--data", "digits", "--normalise", "digits"]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -324,7 +325,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_sentences(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [w if w != "serial" else engine for w in QUICK]
-    whole = answer(capsys, *QUICK, "--yes", "--out", "whole")
+    whole = answer(capsys, *words, "--yes", "--out", "whole")
     moments, file = random.Random(engine), Path("killed", NAME)
     for _ in range(3):
         before, process = lines_of(file), started(*words, "--yes", "--out", "killed")
@@ -410,3 +411,17 @@ def test_the_record_and_the_result_do_not_depend_on_the_start(capsys: pytest.Cap
     other = Record(Path("other.jsonl")).current
     assert other is not None
     assert result_of(other).sentences == result_of(current).sentences
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_every_engine_trains_the_same_trials(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if engine == "ray" and find_spec("ray") is None:
+        pytest.skip("needs ray")  # an import would let it listen for other machines
+    answer(capsys, *QUICK, "--yes", "--out", "serial")
+    words = [w if w != "serial" else engine for w in QUICK]
+    found = answer(capsys, *words, "--workers", "2", "--yes", "--out", "other")
+    assert trials_of(Path("other", NAME)) == trials_of(Path("serial", NAME))
+    assert not found["alone"]
+    assert any("Several runs shared the machine" in text for text in found["caveats"])

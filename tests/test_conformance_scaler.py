@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -103,6 +105,24 @@ def test_a_loss_that_is_scaled_twice_or_not_at_all_is_refused(entry: Entry) -> N
         run.opt.step(unscaled, held_out=unscaled, **run.extras(1))
     same(run.everything(), before)
     for each in (run, twin):
+        stepped(each, 2, "scaler.step")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize(
+    "copied_", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_optimizer_and_scaler_skips_overflows_too(copied_: Any) -> None:
+    run = Run(ENTRIES[1], "adamw", dtype=torch.float32, scaler=scaler())
+    stepped(run, 0, "scaler.step")
+    twin = Run(ENTRIES[1])
+    twin.model, twin.opt = copied_((run.model, run.opt))
+    for each in (run, twin):
+        before = copied(each.everything())
+        each.dtype = torch.float32
+        stepped(each, 1, "scaler.step", lambda number, loss: loss * (torch.inf if number == 1 else 1))
+        same(each.everything(), before)
+        assert each.opt.scaler.get_scale() == 2.0**7
         stepped(each, 2, "scaler.step")
     same(run.everything(), twin.everything())
 

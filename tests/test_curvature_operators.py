@@ -132,3 +132,13 @@ def test_rows_that_are_not_those_of_the_weights_are_refused() -> None:
     operator = Curvature(objective())
     with pytest.raises(ValueError, match="43 weights takes as many rows, not \\(42,\\)"):
         operator @ np.ones(operator.dimension - 1)
+
+
+def test_curvlinops_has_the_same_fisher_matrix() -> None:
+    curvlinops = pytest.importorskip("curvlinops")
+    o = objective()
+    theirs = curvlinops.EFLinearOperator(o.model, nn.CrossEntropyLoss(), list(o.model.parameters()), o.batches)
+    matrix = Dense(Curvature(o, empirical_fisher)).matrix
+    torch.testing.assert_close(
+        torch.as_tensor(theirs @ torch.eye(len(matrix), dtype=F64)), matrix, rtol=1e-9, atol=1e-11
+    )

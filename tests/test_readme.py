@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -57,6 +58,24 @@ def test_outputs_are_those_of_the_snippets(page: str, monkeypatch: pytest.Monkey
     for shown, printed in zip(*found, strict=True):
         assert (shown is None) == (printed is None)
         assert shown is None or outputs.same(shown, printed), printed
+
+
+@pytest.mark.parametrize("notebook", outputs.NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_show_what_they_print(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", outputs.COLUMNS)
+    content = json.loads(notebook.read_text())
+    shown, printed = outputs.texts(content), outputs.texts(outputs.executed(notebook))
+    assert len(shown) >= 4
+    for one, other in zip(shown, printed, strict=True):
+        assert one, "no cell without an output"
+        alike = lambda text: re.sub(r"(?<=: )[\d.e-]+(?=[,)])|(?<=n=)\d+", "N", text)  # noqa: E731  (values in a repr)
+        assert outputs.same(alike(one), alike(other), outputs.TRAINED), other
+
+
+def test_links_of_notebooks_lead_somewhere() -> None:
+    for notebook in outputs.NOTEBOOKS:
+        for link in re.findall(r"\]\(([^)#]+)", notebook.read_text()):
+            assert (notebook.parent / link).exists(), link
 
 
 @pytest.mark.parametrize(

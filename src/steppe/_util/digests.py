@@ -113,7 +113,8 @@ def save_yaml(file: Path, content: Mapping[str, Any]) -> None:
     import yaml
 
     entries = {**content, DIGEST: _of_mapping(content)}
-    files.replace(file, yaml.safe_dump(entries, sort_keys=False, allow_unicode=True).encode())
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # in C four times as fast, and the same text
+    files.replace(file, yaml.dump(entries, Dumper=dumper, sort_keys=False, allow_unicode=True).encode())
 
 
 def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:

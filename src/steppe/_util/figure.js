@@ -90,7 +90,7 @@ function wrapped(text, most) {
 }
 
 function draw() {
-  const config = { displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: "figure" } };
+  const config = { displaylogo: false, displayModeBar: place.clientWidth < NARROW ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: "figure" } };
   return window.Plotly.react(place, figure.data, arranged(), config);
 }
 

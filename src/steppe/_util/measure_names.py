@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 FORM = re.compile(r"(?P<base>[^@\[\]]*)(@(?P<radius>[^@\[\]]*))?(\[(?P<options>[^\[\]]*)\])?")
 EXAMPLE = "adaptive_worst_linf@0.002[m=64,steps=20]"
+DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
 
 
 @dataclass(frozen=True)

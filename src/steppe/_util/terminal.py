@@ -44,14 +44,14 @@ def complain(text: object) -> None:
 
 
 def cell(text: object) -> Text:
-    """Return a cell of a table as plain text, not as markup: names may contain brackets."""
+    """Return plain text for a console of rich, not markup: names may contain brackets."""
     from rich.text import Text
 
     return Text(line(text))
 
 
 def console(**options: Any) -> Console:
-    """Return a rich console for tables and bars; pass their strings through `line` or `cell` first."""
+    """Return a rich console for tables and bars; pass their strings through `cell` first."""
     from rich.console import Console
 
     return Console(**options)

@@ -238,6 +238,7 @@ def _run(design: Design, start: Mapping[str, Any], folder: Path, progress: bool 
 
     with stop_signals() as stop:
         execute, workers = _executor(design, start, folder, stop)
+        start = {**start, "at_once": workers}
         result = run(
             design, execute, folder, start.get("budget"), progress, workers, lambda: stop.why, _live(folder), start
         )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.terminal import cell
 from .output import Output, table
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ def plan_of(
                 "its first look it says what it can show."
             )
     shown.append(f"The record and the page: {folder}")
-    return Output(data, wrapped(shown))
+    return Output(data, shown)
 
 
 def state_of(current: Comparison, result: Result) -> Output:
@@ -102,7 +100,7 @@ def state_of(current: Comparison, result: Result) -> Output:
     data = {"folder": result.folder, "state": result.state, "trials": counts, "most": current.most}
     data |= {"looks": list(looks), "last_look": done, "seconds_left": left}
     data |= {"verdicts": {a.method: a.verdict for a in result.contrasts}}
-    return Output(data, wrapped(shown))
+    return Output(data, shown)
 
 
 def answer(result: Result, files: Sequence[Path]) -> Output:
@@ -117,9 +115,6 @@ def answer(result: Result, files: Sequence[Path]) -> Output:
         shown += [table(heads, cells, right=heads[1:]), ""]
     shown += [f"- {text}" for text in result.caveats]
     shown += ["", *(f"{'The page' if f.suffix == '.html' else 'For steppe train --config'}: {f}" for f in files)]
-    return Output(result.to_dict() | {"files": list(files)}, wrapped(shown))
-
-
-def wrapped(shown: Sequence[Any]) -> list[Any]:
-    """The same with sentences that a terminal breaks between words; elsewhere they stay whole, for other programs."""
-    return [cell(item) if isinstance(item, str) and sys.stdout.isatty() else item for item in shown]
+    if result.recommended is not None and (runs := Path(result.folder, "runs")).is_dir():
+        shown.append(f"The runs of the recommended configuration, with their weights: {runs}")
+    return Output(result.to_dict() | {"files": list(files)}, shown)

@@ -32,8 +32,9 @@ class Scoring:
     --seeds, the first ensemble takes the first --members of them, and so on"""
     radii: list[float] = field(default_factory=list)
     """train one ensemble per radius, and draw sharpness against diversity over them"""
-    sharpness: str = field(default=SHARPNESS, metadata={"metavar": "MEASURE"})
-    """the measure of the members' sharpness on training rows, by name: 100 batches of 5 rows in the paper"""
+    sharpness: str | None = field(default=None, metadata={"metavar": "MEASURE"})
+    """the measure of the members' sharpness on training rows, by name; defaults to the paper's with --radii and --plot,
+    adaptive_worst_l2@0.5[count=500,m=5], and to none"""
     diversity: Literal["der", "variance", "logit_variance", "kl", "disagreement"] = (
         "der"  # SharpBalance paper, section 4.2
     )
@@ -46,13 +47,15 @@ class Scoring:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"repeats is {self.repeats}, and has to be 1 or more")
+        if self.sharpness is None and (self.radii or self.plot):
+            object.__setattr__(self, "sharpness", SHARPNESS)
         if not all(0 <= radius < inf for radius in self.radii):
             raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
 
 @command("ensemble", takes_file=True)
 def ensemble(settings: Ensemble, scoring: Scoring, config: Config, how: How, parsed: Parsed) -> Output:
-    """Train the members of an ensemble, and report their accuracy, diversity and sharpness.
+    """Train the members of an ensemble, and report their accuracy and diversity; on request, their sharpness.
 
     Examples
     --------
@@ -65,24 +68,26 @@ def ensemble(settings: Ensemble, scoring: Scoring, config: Config, how: How, par
     from ..measures.registry import resolve_measures
 
     with usage_errors():
-        resolve_measures([scoring.sharpness])
+        resolve_measures([scoring.sharpness] if scoring.sharpness else [])
         plans = list(_plans(settings, scoring, config, parsed))
     if how.dry_run:
         return _dry(plans)
     if scoring.radii or scoring.plot:
         import plotly.graph_objects  # noqa: F401  a missing plotly raises before training
+    from ..data.registry import loaded_once
     from ..ensembles.summary import report
     from ..ensembles.train import train_ensemble
     from ..training import Stopped
 
     reports: list[Report] = []
-    for member_config, one in plans:
-        try:
-            trained = train_ensemble(member_config, one, how.progress)
-        except Stopped as stop:
-            done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
-            return Output(done, errors=[f"steppe ensemble: {stop}"], code=stop_code(stop))
-        reports.append(report(trained, scoring.average, scoring.sharpness))
+    with loaded_once():
+        for member_config, one in plans:
+            try:
+                trained = train_ensemble(member_config, one, how.progress)
+            except Stopped as stop:
+                done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
+                return Output(done, errors=[f"steppe ensemble: {stop}"], code=stop_code(stop))
+            reports.append(report(trained, scoring.average, scoring.sharpness))
     return _output(reports, scoring, _root(config))
 
 
@@ -159,7 +164,7 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
         page.parent.mkdir(parents=True, exist_ok=True)
         series = by_strategy(reports)
         title = f"Sharpness and diversity of the ensembles in {root}"
-        write_page(series, page, title, scoring.diversity, scoring.sharpness)
+        write_page(series, page, title, scoring.diversity, scoring.sharpness or "")
         data["plot"] = str(page)
         for rows in kinds_of(series):
             fitted = slopes(series, scoring.diversity, rows)
@@ -198,15 +203,19 @@ COLUMNS = {  # of the table: score, scale and format
 
 
 def _ensembles(reports: Sequence[Report]) -> Any:
-    cells = ((r.path.name, *_cells(r.scores, COLUMNS), _number(r.sharpness, ".3g")) for r in reports)
-    return table(("ensemble", *COLUMNS, "sharpness"), cells, right=(*COLUMNS, "sharpness"), fold=("ensemble",))
+    heads = [*COLUMNS, *(["sharpness"] if reports[0].sharpness else [])]
+    cells = (
+        (r.path.name, *_cells(r.scores, COLUMNS), *([_number(r.sharpness, ".3g")] if r.sharpness else []))
+        for r in reports
+    )
+    return table(("ensemble", *heads), cells, right=heads, fold=("ensemble",))
 
 
-def _members(reports: Sequence[Report], sharpness: str) -> Any:
-    heads = ("member", "accuracy %", "NLL", "ECE %", sharpness)
+def _members(reports: Sequence[Report], sharpness: str | None) -> Any:
+    heads = ("member", "accuracy %", "NLL", "ECE %", *([sharpness] if sharpness else []))
     cells = (
         (m["run"], f"{100 * m['accuracy']:.2f}", f"{m['nll']:.4f}", f"{100 * m['calibration_error']:.2f}",
-         _number(m["sharpness"], ".4g"))
+         *([_number(m["sharpness"], ".4g")] if sharpness else []))
         for r in reports for m in r.members
     )  # fmt: skip
     return table(heads, cells, right=heads[1:], fold=("member",))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .options import command
 from .output import STOPPED, Output, UsageError, to_json, usage_errors, write_text
-from .subjects import On, config_of, subject
+from .subjects import Found, On, find
 
 if TYPE_CHECKING:
     from ..measures.landscape import Slice
@@ -81,16 +81,15 @@ def landscape(look: Look, on: On) -> Output:
 
     with usage_errors():
         known_device(on.device)
-    for where in look.what:
-        config_of(where, on)  # raises for missing files before anything takes time
-    return _between(look, on) if between else _around(look, on)
+    found = [find(where, on) for where in look.what]  # raises for missing files before anything takes time
+    return _between(look, on, found) if between else _around(look, on, found)
 
 
-def _around(look: Look, on: On) -> Output:
+def _around(look: Look, on: On, found: Sequence[Found]) -> Output:
     from ..measures.comparison import comparable_slices, directions_of
     from ..measures.plotting import caption
 
-    objectives = [subject(where, on).objective(on) for where in look.what]
+    objectives = [one.subject(on).objective(on) for one in found]
     directions = [directions_of(objective, look.directions, look.axes, on.seed) for objective in objectives]
     points = look.points or (51 if look.axes == 1 else 21)
     slices = comparable_slices(objectives, directions, points, look.rise, radius=look.span)
@@ -103,11 +102,11 @@ def _around(look: Look, on: On) -> Output:
     return Output(data, [f"{look.out}: {data['caption']}"], code=0 if complete else STOPPED)
 
 
-def _between(look: Look, on: On) -> Output:
+def _between(look: Look, on: On, found: Sequence[Found]) -> Output:
     from ..measures.paths import path
     from ..measures.plotting import caption
 
-    objective, other = subject(look.what[0], on).objective(on), subject(look.what[1], on)
+    objective, other = found[0].subject(on).objective(on), found[1].subject(on)
     drawn = path(objective, other.model.state_dict(), look.points or 21, name=look.what[1])
     _write(drawn, look, look.what)
     data: dict[str, Any] = {"out": look.out, "runs": look.what, **drawn.along.to_dict()}

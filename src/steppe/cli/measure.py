@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.formats import csv_text
-from ..training.config import Config
+from .._util.measure_names import DEFAULT
 from .options import command
 from .output import (
     FAILED,
@@ -23,13 +23,12 @@ from .output import (
     usage_errors,
     write_text,
 )  # fmt: skip
-from .subjects import On, config_of, subject
+from .subjects import Found, On, find
 
 if TYPE_CHECKING:
     from ..core.estimate import Estimate
     from ..measures.run import Results
 
-DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
     "run", "measure", "value", "stderr", "n", "kind", "note", "complete", "losses", "gradients", "products", "seconds",
 )  # fmt: skip
@@ -41,7 +40,7 @@ class What:
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
-    measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
+    measures: list[str] = field(default_factory=lambda: list(DEFAULT))
     """measures by name, with a radius and options as in worst_linf@0.002[m=64,rows=test]; `steppe measures` lists
     them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
@@ -110,12 +109,12 @@ def measure(what: What, on: On) -> Output:
     with usage_errors():
         plan = resolve_measures(what.measures)
         known_device(on.device)
-    configs, measured = _configs(what, on)
+    found, measured = _found(what, on)
     if what.dry_run:
-        return _dry(what, on, configs, measured)
-    for where in configs:
+        return _dry(what, on, found, measured)
+    for where, one in found.items():
         try:
-            loaded = subject(where, on)
+            loaded = one.subject(on)
             results = measure_objective(loaded.objective(on), plan, on.seed, on=partial(loaded.objective, on))
             measured.take(where, results)
         except KeyboardInterrupt:
@@ -131,24 +130,24 @@ def measure(what: What, on: On) -> Output:
     return Output(measured.data(), shown, measured.error_lines(), code)
 
 
-def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
-    """Return the configurations of all subjects, read before the first measurement starts."""
+def _found(what: What, on: On) -> tuple[dict[str, Found], Measurements]:
+    """Find all subjects before the first measurement starts."""
     from ..training.folder import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
     if len(empty) == len(what.what):
         raise FileNotFoundError(f"{empty[0]} holds no run yet: a start in it failed, or has just begun")
-    configs, measured = {}, Measurements(skipped=empty)
+    found, measured = {}, Measurements(skipped=empty)
     for where in what.what:
         if where in empty:
             continue
         try:
-            configs[where] = config_of(where, on)
+            found[where] = find(where, on)
         except UsageError:
             raise
         except (OSError, ValueError) as error:
             measured.fail(where, error)
-    return configs, measured
+    return found, measured
 
 
 def _table(estimates: Sequence[tuple[str, str, Estimate]]) -> Any:
@@ -170,7 +169,8 @@ def write_results(path: Path, measured: Measurements) -> None:
     write_text(path, to_json(measured.data()) if path.suffix == ".json" else csv_text(COLUMNS, rows))
 
 
-def _dry(what: What, on: On, configs: Mapping[str, Config], measured: Measurements) -> Output:
+def _dry(what: What, on: On, found: Mapping[str, Found], measured: Measurements) -> Output:
+    configs = {where: one.config for where, one in found.items()}
     plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
     data = {"runs": plans, "measures": what.measures, "rows": on.rows, "batch": on.batch, "split": on.split}
     data |= {"failures": measured.failures}

@@ -33,7 +33,6 @@ Run = TypeVar("Run", bound=Callable[..., Output])
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
-RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -205,14 +204,16 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     if any(o.metadata.get("options") for o in options.values()):
         file = next((word for name, word in arguments if not name), None)
     in_file = _read_options(file, options) if file is not None else {}
-    parser = _parser(command, options, file, in_file)
-    if any(name == "help" for name, _ in arguments):
-        return str(parser.format_help())
+    names = {name for name, _ in arguments} | in_file.keys()
+    if "help" in names:
+        return str(_parser(command, options, file, in_file).format_help())
+    parser = _parser(command, {n: o for n, o in options.items() if n in names or not o.flag}, file, in_file)
     if in_file:
         parser.set_defaults(_checked(lambda: parser.parse_object(in_file, defaults=False), options, file))
     flags = [word for name, word in arguments if name]
     positional = [word for name, word in arguments if not name]
-    values = _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
+    values = {o.name: o.default for o in options.values()}  # those that nobody gives need no parser
+    values |= _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
     sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
     return Parsed(values, sources | {name: FLAG for name, _ in arguments if name})
 
@@ -258,7 +259,6 @@ def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str,
     flag, equals, value = word.partition("=")
     head, dot, key = flag.partition(".")
     head = head.replace("_", "-")
-    head = flag_of(RENAMED[head[2:]]) if head[2:] in RENAMED else head
     switch = flags.get(head.replace("--no-", "--", 1))
     if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
         return switch.name, head
@@ -359,7 +359,7 @@ def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     mapping = read_mapping(file)
     if isinstance(mapping.get("config"), dict):
         mapping = mapping["config"]
-    mapping = {str(RENAMED.get(key, key)).replace("-", "_"): value for key, value in mapping.items()}
+    mapping = {str(key).replace("-", "_"): value for key, value in mapping.items()}
     names = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
     for key in mapping:
         if key not in names:

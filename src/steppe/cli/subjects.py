@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..data.dataset import Splits
     from ..measures.combinators import OnData
     from ..measures.objective import Objective
+    from ..training.folder import Run
     from ..training.problem import Task
 
 
@@ -89,8 +90,38 @@ class Subject:
         return objective_of(self.model.to(device), self.task, rows, None, m=m, precision=precision)
 
 
-def config_of(where: str, on: On) -> Config:
-    """Return the configuration of a run, or one made from the flags for a checkpoint."""
+@dataclass(frozen=True)
+class Found:
+    """What a name stands for, before anything that takes time: a run, or a file of weights."""
+
+    path: Path
+    config: Config  # of the run, or made from the flags
+    run: Run | None
+
+    def subject(self, on: On) -> Subject:
+        """Load the model with its weights, and the data."""
+        from ..training.model import model_of
+        from ..training.problem import data_of, standard_of, task_of
+
+        config, run = self.config, self.run
+        state = read_checkpoint(self.path) if run is None else {}
+        splits = data_of(config)
+        standard = None if on.normalise is None else standard_of(on.normalise, config, splits)
+        if run is not None:
+            if standard not in (None, run.task.standard):
+                raise ValueError(
+                    f"{self.path} is a run that was trained with {run.task.standard}, and --normalise {on.normalise} "
+                    f"is {standard}: leave it out for runs, which record their own"
+                )
+            return Subject(run.model(on.weights), splits, run.task, config)
+        task = task_of(splits, standard)
+        model = model_of(config, task.shape, task.outputs)
+        load_into(model, state, self.path)
+        return Subject(model, splits, task, config)
+
+
+def find(where: str, on: On) -> Found:
+    """Find a run or a checkpoint; raise if it is not there, or if the flags do not say what a checkpoint does not."""
     path = Path(where)
     if path.is_dir():
         from ..training.folder import open_run
@@ -98,7 +129,7 @@ def config_of(where: str, on: On) -> Config:
         changes = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
         run = open_run(path, on.model, on.trust)
         run.check_trusted()
-        return replace(run.config, **changes)
+        return Found(path, replace(run.config, **changes) if changes else run.config, run)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
     missing = [f"--{name}" for name in ("model", "data", "normalise") if getattr(on, name) is None]
@@ -107,32 +138,9 @@ def config_of(where: str, on: On) -> Config:
         raise UsageError(
             f"{where} is a checkpoint, which does not record its model or data: give {' and '.join(missing)}{choices}"
         )
-    config = Config(data=on.data, model=on.model, model_options=on.model_options)
+    root: dict[str, Any] = {} if on.data_root is None else {"data_root": on.data_root}
+    config = Config(data=on.data, model=on.model, model_options=on.model_options, **root)
     with usage_errors():
         check_config(config, flag_of)
         declared(on.normalise)
-    return config if on.data_root is None else replace(config, data_root=on.data_root)
-
-
-def subject(where: str, on: On) -> Subject:
-    """Load a run or a checkpoint: the model with its weights, and the data."""
-    from ..training.folder import open_run
-    from ..training.model import model_of
-    from ..training.problem import data_of, standard_of, task_of
-
-    config, path = config_of(where, on), Path(where)
-    state = read_checkpoint(path) if path.is_file() else {}
-    splits = data_of(config)
-    standard = None if on.normalise is None else standard_of(on.normalise, config, splits)
-    if path.is_dir():
-        run = open_run(path, on.model, on.trust)
-        if standard not in (None, run.task.standard):
-            raise ValueError(
-                f"{where} is a run that was trained with {run.task.standard}, and --normalise {on.normalise} is "
-                f"{standard}: leave it out for runs, which record their own"
-            )
-        return Subject(run.model(on.weights), splits, run.task, config)
-    task = task_of(splits, standard)
-    model = model_of(config, task.shape, task.outputs)
-    load_into(model, state, path)
-    return Subject(model, splits, task, config)
+    return Found(path, config, None)

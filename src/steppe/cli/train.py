@@ -36,12 +36,13 @@ def train(config: Config, how: How, parsed: Parsed) -> Output:
         check_config(config, parsed.spelled)
     if how.dry_run:
         return _dry(config, parsed)
-    from .. import training
+    from ..training import entry
     from ..training.progress import summary
+    from ..training.stopping import Stopped
 
     try:
-        done = training.train(config, how.progress)
-    except training.Stopped as stop:
+        done = entry.train(config, how.progress)
+    except Stopped as stop:
         unfinished = {"out": str(stop.path), "finished": False}
         return Output(unfinished, errors=[f"steppe train: {stop}"], code=stop_code(stop))
     data = {"out": str(done.path), "finished": done.finished, "epochs": len(done.records), "last": done.result}

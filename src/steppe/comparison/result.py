@@ -64,7 +64,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reached:
-    """How often the selected run reaches the target, and when; infinite where fewer than half of the tunings do."""
+    """How often the selected run reaches the target, and when; infinite where fewer than half of the tunings do.
+
+    Seconds are infinite too where runs shared the machine.
+    """
 
     share: float
     share_low: float
@@ -160,6 +163,8 @@ class Result:
     """a configuration, which is a decision and not a claim; None before the verdicts"""
     caveats: Sequence[str]
     """what the answers hold for, and what disturbs them"""
+    alone: bool = True
+    """whether runs had the machine to themselves, so that their seconds can be compared"""
     points: bool = False
     """whether the settings of trials are from elsewhere, and not random: such a comparison is descriptive"""
     stopped: str = ""
@@ -178,7 +183,7 @@ class Result:
     @cached_property
     def sentences(self) -> list[str]:
         """The answers, the recommendation, and what they hold for."""
-        found = [a.sentence for a in self.contrasts] or ["No look yet: resume it."]
+        found = [a.sentence for a in self.contrasts] or ["No verdict yet: the first look is still ahead."]
         if self.state == "stopped":
             why = "The budget ended" if self.stopped == BUDGET else f"{self.stopped} came"
             found.append(f"{why} before this was decided; resume continues.")
@@ -241,6 +246,7 @@ def result_of(
         [_row(current, m, target) for m in design.methods if len(current.outcomes(m)) > design.tuning],
         recommended,
         [],
+        current.alone,
         bool(design.points),
         stopped,
         100 * target,
@@ -259,6 +265,7 @@ def _answer(current: Comparison, c: Contrast) -> Answer:
     needed = trials_for(d, c.worth, level) if d.points > 0 else float(d.trials)
     pair = (c.method, design.reference)
     time = 2 * fmean(done.seconds for (kind, m, *_), done in current.done.items() if kind == "trial" and m in pair)
+    time /= current.start.get("at_once") or 1
     limit = (quantile(LARGE, level / 2) + quantile(LARGE, 0.2)) * sqrt(d.rows)
     return Answer(
         c.method, c.verdict, c.why, 100 * d.value, 100 * c.low, 100 * c.high, 100 * c.worth, c.level, d.p, d.trials,
@@ -291,7 +298,7 @@ def _row(current: Comparison, method: str, target: float) -> Row:
         sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
         sum(one.stopped for one in done),
         [] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
-        _reached(outcomes, done, design.tuning, target),
+        _reached(outcomes, done, design.tuning, target, current.alone),
         {
             name: _measured(outcomes, done, design.tuning, name)
             for name in dict.fromkeys(n for d in done for n in d.measures)
@@ -316,7 +323,7 @@ def _target(current: Comparison) -> float:
     return float(weights(ranks, current.design.tuning) @ errors)
 
 
-def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: float) -> Reached | None:
+def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: float, alone: bool) -> Reached | None:
     """When the selected run first has the target's error: its median inverts the distribution and its interval."""
     if not any(one.curve for one in done) or target == inf:
         return None
@@ -331,7 +338,7 @@ def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: floa
     times = sorted(set(passes[np.isfinite(passes)]))
     shares = [by(t) for t in times]
     middle, late, early = (next((t for t, s in zip(times, shares, strict=True) if s[k] >= 0.5), inf) for k in range(3))
-    then = float(seconds[passes == middle][0]) if middle < inf else inf
+    then = float(seconds[passes == middle][0]) if middle < inf and alone else inf
     return Reached(*by(LARGE), middle, early, late, then)
 
 

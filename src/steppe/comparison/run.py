@@ -25,6 +25,7 @@ from .store import NAME, Comparison, Done, Record, missing
 
 PILOTS = 2  # trials of each method, from which the budget finds N_max
 DEFAULT = 6  # N_max in units of T without a budget
+SPARE = 1.2  # times what the first trials say: they are few, and their epochs are drawn
 AFTER = 12  # runs after the verdicts, at most: further seeds of the best, and fresh ones of the chosen
 
 Work = tuple[Trial, int]
@@ -278,7 +279,7 @@ def _most(current: Comparison, budget: float | None, workers: int) -> int:
 
     def needed(n: int) -> float:
         works = [(design.trial(m, i), 0) for m in design.methods for i in range(n)]
-        return time_of(current, works, workers) * (1 + AFTER / len(works))
+        return SPARE * time_of(current, works, workers) * (1 + AFTER / len(works))
 
     plans = [f * design.tuning for f in LOOKS]
     fitting = [n for n in plans if needed(n) <= budget]

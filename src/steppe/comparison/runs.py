@@ -74,7 +74,7 @@ def settings_of(task: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
     values |= {"method_options": options, EPOCHS: trial.epochs, "seed": trial.seed}
     values |= {"rho": trial.options["rho"]} if "rho" in trial.options else {}
     values["evaluate_every"] = _every(trial)
-    return complete(resolved(values), f"trial {trial.index} of {trial.method}")
+    return complete(resolved(values), f"trial {trial.index} of {trial.method}")[0]
 
 
 def check_runs(design: Design) -> Splits:

@@ -76,7 +76,8 @@ def sentence_of(a: Answer, result: Result) -> str:
 def recommendation(r: Recommended) -> str:
     """Return the sentence of a recommended configuration."""
     settings = ", ".join(f"{k}={short(v)}" for k, v in {**r.settings, **r.options, "epochs": r.epochs}.items())
-    error = f": {r.error:.1f} % test error over {r.seeds} fresh seeds" if isfinite(r.error) else ""
+    sd = f" (sd {r.sd:.1f})" if isfinite(r.sd) else ""
+    error = f": {r.error:.1f} % test error{sd} over {r.seeds} fresh seeds" if isfinite(r.error) else ""
     return f"Recommended: {r.method} with {settings}{error} ({r.why})."
 
 
@@ -88,6 +89,8 @@ def caveats_of(result: Result) -> list[str]:
         "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for "
         'all looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
     ]
+    if not result.alone:
+        found.append("Several runs shared the machine, so their seconds do not compare methods: --workers 1 does.")
     for row in result.rows:
         plain = result.rows[0]
         if row.failed:
@@ -120,7 +123,7 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             lines.setdefault(name, {})[method] = value
 
         a = answers.get(row.method)
-        add("verdict", "reference" if a is None else a.verdict)
+        add("verdict", "reference" if row is result.rows[0] else "" if a is None else a.verdict)
         if a is not None:
             add("difference, points", _signed(a.difference))
             add("its interval", f"{_signed(a.low)} to {_signed(a.high)}")
@@ -132,13 +135,14 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         add("one trial, %", f"{row.untuned:.2f}")
         add("trials (failed)", f"{row.trials} ({row.failed})")
         add("passes per step", f"{row.counted or row.passes:.2f}")
-        add("time per trial", words_of(row.seconds))
+        add("time per trial" if result.alone else "time per trial (shared)", words_of(row.seconds))
         if (r := row.reached) is not None:
             ends = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
             add(f"reaches {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
             add("after so many passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
             add("  95 % interval", " to ".join(ends))
-            add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
+            if result.alone:
+                add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
         for name, (value, low, high) in row.measures.items():
             add(name, short(value))
             add(f"  95 % interval of {name}", f"{short(low)} to {short(high)}")

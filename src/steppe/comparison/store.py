@@ -138,6 +138,11 @@ class Comparison:
         return [{m: c for one in found if one for m, c in one[min(k, len(one) - 1)].items()} for k in range(looks)]
 
     @property
+    def alone(self) -> bool:
+        """Whether one run was computed at a time."""
+        return bool(self.start.get("at_once", self.start.get("workers", 1)) == 1)
+
+    @property
     def contrasts(self) -> Mapping[str, Contrast]:
         """The last contrast of each contender that has had a look."""
         return self.history[-1] if self.history else {}

@@ -131,7 +131,14 @@ class Estimate:
         return self.value - width, self.value + width
 
     def to_dict(self, *, interval: bool = True) -> dict[str, Any]:
-        """All fields, and the 95 % interval unless told otherwise, as values of JSON: nan is None, inf is "inf"."""
+        """All fields as values of JSON: nan is None, inf is "inf".
+
+        Parameters
+        ----------
+        interval
+            Adds the 95 % interval.
+
+        """
         values = asdict(self) | ({"interval": self.interval()} if interval else {})
         return {k: _plain(v) for k, v in values.items()}
 

@@ -22,7 +22,6 @@ from ..training.evaluate import ROWS, corrupted_test, evaluating, measured, obje
 from ..training.problem import Task, moved
 from .members import Trained
 from .scores import MATRICES, OF_PREDICTOR, By, scored
-from .strategies import SHARPNESS
 
 
 def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
@@ -164,7 +163,7 @@ class Report:
     scores
         The scores by name.
     sharpness
-        The mean over members, with its error over members.
+        The mean over members, with its error over members; None if it was not measured.
     matrices
         The diversity of every pair of members, by name.
     severities
@@ -192,7 +191,7 @@ class Report:
     rho: float | None
     members: Sequence[Mapping[str, Any]]
     scores: Mapping[str, Estimate]
-    sharpness: Estimate
+    sharpness: Estimate | None
     matrices: Mapping[str, list[list[float]]]
     severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
     corrupted: Mapping[str, Estimate] = field(default_factory=dict)
@@ -213,8 +212,8 @@ def _plain(x: Any) -> Any:
     return [_plain(v) for v in x] if isinstance(x, list) else str(x) if isinstance(x, Path) else x
 
 
-def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> Report:
-    """Evaluate a trained ensemble on its test rows, and measure the sharpness of its members.
+def report(trained: Trained, by: By = "logits", sharpness: str | None = None) -> Report:
+    """Evaluate a trained ensemble on its test rows and, on request, measure the sharpness of its members.
 
     Parameters
     ----------
@@ -223,7 +222,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
     by
         As in `predicted`.
     sharpness
-        The measure, by name.
+        The measure, by name; none by default.
 
     Examples
     --------
@@ -233,23 +232,25 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
     ...     config = steppe.training.Config(**small, out=folder)
     ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
     ...     made = steppe.ensembles.report(trained, sharpness="grad_norm")
-    >>> 0 <= made.scores["accuracy"].value <= 1, made.sharpness.value > 0
-    (True, True)
+    >>> 0 <= made.scores["accuracy"].value <= 1, made.sharpness.n  # of two members
+    (True, 2)
 
     """
     predictors = Predictors.of(trained)
     outputs, targets = predictors.predictions([predictors.splits.test])
     own = outputs.log_softmax(-1)
-    sharpnesses = [_estimate(results) for results in predictors.measured([sharpness])]
-    members = [
+    members: list[dict[str, Any]] = [
         {
             "run": str(run.path),
             "seed": run.config.seed,
             **{name: float(score(one, targets)) for name, score in OF_PREDICTOR.items()},
-            "sharpness": sharp,
         }
-        for run, one, sharp in zip(trained.runs, own, sharpnesses, strict=True)
+        for run, one in zip(trained.runs, own, strict=True)
     ]
+    measured = predictors.measured([sharpness]) if sharpness is not None else []
+    for member, results in zip(members, measured, strict=False):
+        failed = [Estimate(nan, nan, 1, "plug-in", note=why) for why in results.failures.values()]
+        [member["sharpness"]] = [*results.values(), *failed]
     validation, damaged = predictors.splits.validation, predictors.under_corruptions()
     radii = {run.config.rho for run in trained.runs}
     return Report(
@@ -258,21 +259,13 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         radii.pop() if len(radii) == 1 else None,
         members,
         scored(outputs, targets, by),
-        mean_of(sharpnesses),
+        mean_of([member["sharpness"] for member in members]) if measured else None,
         {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
         {severity: scored(*part, by) for severity, part in damaged.items()},
         scored(*together(damaged.values()), by) if damaged else {},
         predictors.corrupted_source,
         scored(*predictors.predictions([validation]), by) if validation is not None else {},
     )
-
-
-def _estimate(results: Results) -> Estimate:
-    """Return the one estimate among the results, or NaN with the reason."""
-    for why in results.failures.values():
-        return Estimate(nan, nan, 1, "plug-in", note=why)
-    (estimate,) = results.values()
-    return estimate
 
 
 def averaged(reports: Sequence[Report]) -> Report:
@@ -305,7 +298,7 @@ def averaged(reports: Sequence[Report]) -> Report:
         first,
         members=[member for r in reports for member in r.members],
         scores=means([r.scores for r in reports]),
-        sharpness=mean_of([r.sharpness for r in reports]),
+        sharpness=mean_of([r.sharpness for r in reports if r.sharpness is not None]) if first.sharpness else None,
         matrices={},
         severities={level: means([r.severities[level] for r in reports]) for level in first.severities},
         corrupted=means([r.corrupted for r in reports]),

@@ -111,6 +111,13 @@ def diversity_of(report: Report, name: str, rows: str = "test") -> Estimate:
     return report.corrupted[name]
 
 
+def sharpness_of(report: Report) -> Estimate:
+    """Return the mean sharpness of an ensemble's members."""
+    if report.sharpness is None:
+        raise ValueError(f"{report.path} has no sharpness: give `report` a measure, and `steppe ensemble` --sharpness")
+    return report.sharpness
+
+
 def slopes(series: Series, diversity: str = "der", rows: str = "test") -> dict[str, Estimate]:
     """Return the slope of every series over its ensembles.
 
@@ -135,7 +142,9 @@ def slopes(series: Series, diversity: str = "der", rows: str = "test") -> dict[s
 
     """
     return {
-        label: slope([r.sharpness.value for r in reports], [diversity_of(r, diversity, rows).value for r in reports])
+        label: slope(
+            [sharpness_of(r).value for r in reports], [diversity_of(r, diversity, rows).value for r in reports]
+        )
         for label, reports in series.items()
     }
 
@@ -163,7 +172,7 @@ def figure(series: Series, diversity: str = "der", sharpness: str = "sharpness")
         n = str(i + 1) if i else ""
         data += _points(series, diversity, rows, n)
         _axes(layout, n, i * (share + GAP), share, f"Diversity on {ROWS[rows]}", f"sharpness of members: {sharpness}")
-        layout[f"xaxis{n}"] |= _logarithmic(r.sharpness.value for reports in series.values() for r in reports)
+        layout[f"xaxis{n}"] |= _logarithmic(sharpness_of(r).value for reports in series.values() for r in reports)
         values = (diversity_of(r, diversity, rows).value for reports in series.values() for r in reports)
         layout[f"yaxis{n}"] |= _logarithmic(values) | {"title": {"text": DIVERSITIES[diversity]}}
     n = str(len(kinds) + 1)
@@ -265,7 +274,7 @@ def _points(series: Series, diversity: str, rows: str, n: str) -> list[dict[str,
     fitted = slopes(series, diversity, rows)
     for number, (label, reports) in enumerate(series.items()):
         colour, symbol = IN_TURN[number % len(IN_TURN)], SYMBOLS[number % len(SYMBOLS)]
-        xs, ys = [r.sharpness for r in reports], [diversity_of(r, diversity, rows) for r in reports]
+        xs, ys = [sharpness_of(r) for r in reports], [diversity_of(r, diversity, rows) for r in reports]
         axes = {"type": "scatter", "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": label}
         traces.append(axes | {
             "x": [e.value for e in xs], "y": [e.value for e in ys], "mode": "markers+text", "name": label,

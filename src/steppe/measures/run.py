@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .._util.extras import explained
 from .._util.formats import json_safe
+from .._util.measure_names import DEFAULT
 from .._util.terminal import bar, columns_of, console, line, say, style, table, wrapped
 from .combinators import OnData
 from .curvature.measures import Eigenvalue, SpectralMeasure
@@ -154,9 +155,6 @@ class Results(Mapping[str, Estimate]):
         from .charts import over_radii
 
         return over_radii(self)
-
-
-DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
 
 
 def measure(

@@ -146,9 +146,8 @@ def enabled(scaler: Any) -> Any:
 def read_overflow_from_optimizers(scaler: Any, device: torch.device) -> None:
     """Makes `unscale_`, `step` and `update` of a scaler read the overflow of optimizers that unscale gradients."""
     scaler.scale(torch.ones((), device=device))  # creates its scale tensor, which `scaler.step(opt, closure)` needs
-    if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
-        scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
-        scaler.scale = MethodType(_scale, scaler)
+    for method in (_unscale_grads_, scale):  # a pickle finds methods by their names, which are those of the class
+        setattr(scaler, method.__name__, MethodType(method, scaler))
 
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
@@ -158,7 +157,8 @@ def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
 
 
-def _scale(self: Any, outputs: Any) -> Any:
+def scale(self: Any, outputs: Any) -> Any:
+    """`GradScaler.scale`, which notes that it was called."""
     self.has_scaled = True
     return type(self).scale(self, outputs)
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
@@ -15,26 +16,29 @@ from typing import Any, Literal
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
+from ..ensembles.strategies import Ensemble
+from ..training.config import Config
 from .grid import (
     RESERVED,
     STRATEGY,
-    Point,
     complete,
     config_of,
     defaults,
     differing,
     plain,
-    points,
     resolved,
+    split,
     value_at,
 )
 from .plan import TARGETS, Study
+from .points import Point, points
 from .statistics.design import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
+Stage = Literal["", "sweep", "final"]  # of a study with `select`
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
 
 
@@ -50,7 +54,8 @@ class Cell:
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
     `labels` are names in tables of the values of some axes; `stage` is that of a study with `select`. `contender` is
     what methods are compared by: a method's name, or its label, with the options in which those of one name differ.
-    `predicts` says whether the run is measured, and enters correlations.
+    `predicts` says whether the run is measured, and enters correlations. `made` are the parts of its configuration, if
+    they are known: `parts` makes them otherwise.
     """
 
     key: str
@@ -62,9 +67,15 @@ class Cell:
     normalise: str | None = None
     tolerance: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
-    stage: Literal["", "sweep", "final"] = ""
+    stage: Stage = ""
     contender: str = ""
     predicts: bool = True
+    made: tuple[Config, Ensemble | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def parts(self) -> tuple[Config, Ensemble | None]:
+        """The configuration of the run or of the members, and the settings of the ensemble if it is one."""
+        return self.made or split(self.config)
 
     def value(self, path: str) -> Any:
         """The label of an axis of the grid, or a setting; None if there is none."""
@@ -140,48 +151,54 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    runs = list(points(study.grid, study.random, study.base, contender_settings(study)))
-    return cells_of(study, runs, _contenders(study, runs), "sweep" if study.select is not None else "")
+    if not study.planned:  # made once: several parts of a command ask for them
+        runs = list(points(study.grid, study.random, study.base, contender_settings(study, study.compare)))
+        stage: Stage = "sweep" if study.select is not None else ""
+        study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
+    return list(study.planned)
 
 
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:
     """The name of each run's contender: settings that are drawn for each run are in none."""
+    own = contender_settings(study, "method")
     axes = [name for name, axis in study.grid.axes.items() if any({"method", STRATEGY} & v.keys() for v in axis)]
     called: list[str] = []
     values: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         labels = [run.labels[axis] for axis in axes if axis in run.labels]
-        own = {**study.base, **run.own}
+        has = {**study.base, **run.given}
         called.append(
-            " ".join(labels) or str(own.get(STRATEGY) or own.get("method") or defaults(ensemble=False)["method"])
+            " ".join(labels) or str(has.get(STRATEGY) or has.get("method") or defaults(ensemble=False)["method"])
         )
-        for name, value in run.own.items():
+        for name, value in run.given.items():
             values.setdefault((called[-1], name), set()).add(repr(value))
-    names = [name for name in study.grid.settings if name not in ("method", STRATEGY)]
+    names = [name for name in study.grid.settings if name in own and name not in ("method", STRATEGY)]
     return [
-        " ".join([one, *(_word(n, run.own[n]) for n in names if n in run.own and len(values[one, n]) > 1)])
+        " ".join([one, *(_word(n, run.given[n]) for n in names if n in run.given and len(values[one, n]) > 1)])
         for one, run in zip(called, runs, strict=True)
     ]
 
 
-def contender_settings(study: Study) -> set[str]:
-    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it."""
-    axes = {
-        n: axis for n, axis in study.grid.axes.items() if any({"method", STRATEGY} & value.keys() for value in axis)
-    }
+def contender_settings(study: Study, compare: str) -> set[str]:
+    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it.
+
+    Where another setting is compared, that is the setting, and what entries set beside it.
+    """
+    of_methods = compare == "method"
+    made_by = {"method", STRATEGY} if of_methods else {compare}
+    axes = {name: axis for name, axis in study.grid.axes.items() if any(made_by & value.keys() for value in axis)}
     beside = {name for axis in axes.values() for value in axis for name in value}
-    return {*OWN, *axes, *beside, *(name for name in study.grid.settings if name.partition(".")[0] in OWN)}
+    options = (name for name in study.grid.settings if name.partition(".")[0] in OWN)
+    return {*made_by, *axes, *beside, *(OWN if of_methods else ()), *(options if of_methods else ())}
 
 
-def cells_of(
-    study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Literal["", "sweep", "final"]
-) -> list[Cell]:
+def cells_of(study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Stage) -> list[Cell]:
     """The cells with these settings, labels and contenders."""
-    found: dict[str, tuple[dict[str, Any], Mapping[str, str], str]] = {}
+    found: dict[str, tuple[dict[str, Any], tuple[Config, Ensemble | None], Mapping[str, str], str]] = {}
     for run, contender in zip(runs, contenders, strict=True):
-        config = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
-        found.setdefault(key_of(config), (config, run.labels, contender))
-    names = _names(varied_settings(study), [config for config, _, _ in found.values()])
+        config, made = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
+        found.setdefault(key_of(config), (config, made, run.labels, contender))
+    names = _names(varied_settings(study), [config for config, *_ in found.values()])
     before = "final " if stage == "final" else ""
     predicts = study.select is None or study.select.predict in ("all", stage)
     return [
@@ -194,8 +211,9 @@ def cells_of(
             stage=stage,
             contender=contender,
             predicts=predicts,
+            made=made,
         )
-        for (key, (config, labels, contender)), name in zip(found.items(), names, strict=True)
+        for (key, (config, made, labels, contender)), name in zip(found.items(), names, strict=True)
     ]
 
 

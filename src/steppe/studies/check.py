@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .._util import user_code
 from ..training.config import Config
 from .cell import Cell
-from .grid import STRATEGY, split
+from .grid import STRATEGY
 from .plan import TARGETS, Study, split_measures
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
         of_models, scores = split_measures([*study.measures, *also])
         if scores and all(STRATEGY not in cell.config for cell in planned):
             raise ValueError(f"measures: {scores[0]} is a score of ensembles: give a {STRATEGY} in base or grid")
-        _check_rows(resolve_measures(of_models), [split(cell.config)[0] for cell in planned])
+        _check_rows(resolve_measures(of_models), [cell.parts[0] for cell in planned])
         checked = set()
         for cell in planned:
             if _is_trained(cell):
                 continue
-            config, ensemble = split(cell.config)
+            config, ensemble = cell.parts
             for c in [config] if ensemble is None else members_of(config, ensemble):
                 names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
                 names += repr((c.data, c.augment, c.corruptions, c.labels, c.label_noise, c.device))
@@ -138,7 +138,7 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> dict[str, i
     if study.normalise is not None and declared(study.normalise) is None:
         roots |= {(study.normalise, root) for _, root in roots}
     splits = {place: load(*place) for place in sorted(roots)}
-    configs = [split(cell.config)[0] for cell in missing if not _is_trained(cell)]
+    configs = [cell.parts[0] for cell in missing if not _is_trained(cell)]
     models = {repr((c.data, c.data_root, c.model, c.model_options)): c for c in configs}
     with invalid_values():
         for config in models.values():

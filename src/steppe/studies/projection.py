@@ -13,7 +13,6 @@ from typing import Any
 from ..methods.registry import METHODS
 from ..training.config import Config
 from .check import check_names
-from .grid import split
 from .plan import Study
 from .run import still_open
 from .selection import previewed_cells
@@ -58,7 +57,7 @@ def project(study: Study) -> Projection:
     for cell in planned:
         if cell.key not in missing or cell.checkpoint is not None:
             continue
-        config, ensemble = split(cell.config)
+        config, ensemble = cell.parts
         like = _model_of(cell.config)
         if like not in speeds:
             speeds[like] = stored[like] if like in stored else probe(config)

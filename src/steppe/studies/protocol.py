@@ -10,7 +10,8 @@ from operator import ge, gt, le, lt
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
-from .grid import Grid, mapping, settings, types
+from .grid import mapping, settings, types
+from .points import Grid
 
 BY = ("validation_error", "validation_loss")
 Stage = Literal["final", "sweep", "all"]

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from .. import __version__
 from .._util.digests import packed_bits
+from .._util.files import is_locked
 from .._util.measure_names import MeasureName
 from ..data.registry import loaded_once
 from ..training.config import Config
 from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task
-from .grid import split
 from .pictures import draw
 from .plan import split_measures
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..training.problem import Task as Problem
 
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
+PAUSE = 0.1  # seconds between two looks
 
 Numbers = dict[str, float]
 
@@ -64,7 +65,7 @@ def work(task: Task) -> Outcome:
     from ..training.stopping import Stopped
 
     try:
-        config, ensemble = split(task.cell.config)
+        config, ensemble = task.cell.parts
         with loaded_once(), threads(config.threads):  # one reading of the data for training and evaluation
             return _run(task, config) if ensemble is None else _ensemble(task, config, ensemble)
     except Stopped as stop:
@@ -105,7 +106,7 @@ def _run(task: Task, config: Config) -> Outcome:
     if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
         return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
     try:
-        members = [_trained(one, split(one.cell.config)[0]) for one in task.members]
+        members = [_trained(one, one.cell.parts[0]) for one in task.members]
         pictures, failures = draw(task, objective, members) if task.pictures else ({}, {})
     except KeyboardInterrupt:
         return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
@@ -138,21 +139,23 @@ def _trained(task: Task, config: Config) -> Trained:
 def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
     """Train the run of a cell, or resume it: model, data, problem, records and meta."""
     from ..training import train
-    from ..training.folder import read_run_yaml
+    from ..training.folder import NAME, read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        along: dict[str, Any] = {"measures": list(task.along), "measure_every": task.measure_every}
-        if (started := read_run_yaml(folder)) is not None:  # records of its epochs cannot be added any more
-            along = {name: started["config"][name] for name in along}
-        settings = replace(config, out=str(folder), **along)
-        if task.rung is not None:
-            run = train(settings, progress=False, until=task.rung[0])
-            at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
-            if 1 - at["validation_accuracy"] > task.rung[1]:
-                return run.model(), run.data(), run.task, run.records, _meta(run)
-        run = train(settings, progress=False)
+    end = monotonic() + PATIENCE
+    while is_locked(folder, NAME) and monotonic() < end:
+        sleep(PAUSE)
+    along: dict[str, Any] = {"measures": list(task.along), "measure_every": task.measure_every}
+    if (started := read_run_yaml(folder)) is not None:  # records of its epochs cannot be added any more
+        along = {name: started["config"][name] for name in along}
+    settings = replace(config, out=str(folder), **along)
+    if task.rung is not None:
+        run = train(settings, progress=False, until=task.rung[0])
+        at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
+        if 1 - at["validation_accuracy"] > task.rung[1]:
+            return run.model(), run.data(), run.task, run.records, _meta(run)
+    run = train(settings, progress=False)
     return run.model(), run.data(), run.task, run.records, _meta(run)
 
 

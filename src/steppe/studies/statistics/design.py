@@ -119,8 +119,11 @@ def contenders(table: Table, without: str = "") -> list[str]:
     methods = [method_of(run) for run in table.runs]
     options = [{k: v for k, v in _own(run).items() if k != without} for run in table.runs]
     values: dict[tuple[str, str], list[str]] = {}
+    keys: dict[str, dict[str, None]] = {}
     for method, own in zip(methods, options, strict=True):
-        for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
+        keys.setdefault(method, {}).update(dict.fromkeys(own))
+    for method, own in zip(methods, options, strict=True):
+        for key in keys[method]:
             values.setdefault((method, key), []).append(repr(own.get(key)))
     named = {key for key, column in values.items() if 1 < len(set(column)) <= max(len(column) / 2, 1)}
     return [

@@ -138,9 +138,11 @@ const WARNING = "⚠\ufe0e";
 // a hundred times as long as the others.
 function contestReach(rows, scale) {
   const ends = rows.filter((c) => isNumber(c.low)).map((c) => Math.max(-c.low, c.high)).sort((a, b) => a - b);
-  const wanted = scale * Math.max(1.5 * (ends[Math.floor((ends.length - 1) / 2)] ?? 0), ...rows.map((c) => 1.1 * Math.abs(c.difference))) || 1;
+  const [middle, widest] = [ends[Math.floor((ends.length - 1) / 2)] ?? 0, ends.at(-1) ?? 0];
+  const fitted = widest <= 3 * middle ? widest : 1.5 * middle; // an interval far wider than most goes on as an arrow
+  const wanted = 1.02 * scale * Math.max(fitted, ...rows.map((c) => Math.abs(c.difference))) || 1;
   const power = 10 ** Math.floor(Math.log10(wanted));
-  return ([1, 2, 5, 10].find((k) => k * power >= wanted) * power) / scale;
+  return ([1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((k) => k * power >= wanted) * power) / scale;
 }
 
 const poolWords = (c) => `${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`;
