@@ -268,18 +268,9 @@ def of_rows(rows: Sequence[Finding | Comparison]) -> str:
         for known in (True, False)
     )
     outside = [name for name in outside if name not in inside]
-<<<<<<< HEAD
-    if not outside:
-        return f"Intervals of {listed(inside)} hold the choice of test rows." if inside else ""
-    if not inside:
-        return f"Intervals of {listed(outside)} do not hold the choice of test rows: none are stored."
-    both = f"Intervals of {listed(inside)} hold the choice of test rows; those of {listed(outside)} do not"
-    return f"{both}: none are stored."
-=======
     parts = [f"Intervals of {listed(inside)} hold the choice of test rows"] if inside else []
     if outside:
         which = "those of {} do not" if inside else "intervals of {} do not hold the choice of test rows"
         parts.append(f"{which.format(listed(outside))}: no rows are stored")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
->>>>>>> verdicts
