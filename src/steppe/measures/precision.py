@@ -21,8 +21,8 @@ _BACKENDS = ("cuda", "mkldnn")
 _OPERATIONS = ("matmul", "conv", "rnn")
 
 _LOCK = Lock()  # the settings are global to the process, and threads may measure several models at once
-_OPEN: list[Precision] = []  # precisions of the open blocks
-_ORIGINAL: list[_Settings] = []  # settings before the first of them
+_OPEN: list[bool] = []  # whether the open blocks allow TF32
+_UNDO: list[ExitStack] = []  # of every change from one block to the next
 
 
 @contextmanager
@@ -31,8 +31,7 @@ def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[
     if precision not in get_args(Precision):
         raise ValueError(f"the precision of passes is one of {get_args(Precision)}, not {precision!r}")
     with ExitStack() as stack:
-        _open(precision)
-        stack.callback(_close, precision)
+        stack.enter_context(_tf32(precision == "tf32"))
         for device in sorted({"cpu", "cuda", *devices}):
             enabled = precision == "bf16" and device in devices
             on = torch.is_autocast_enabled(device)
@@ -44,82 +43,63 @@ def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[
         yield
 
 
-def _open(precision: Precision) -> None:
-    with _LOCK:
-        if not _OPEN:
-            _ORIGINAL.append(_Settings())
-        if not _OPEN or _OPEN[-1] != precision:
-            _ORIGINAL[0].change(precision == "tf32")
-        _OPEN.append(precision)
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Allow TF32 or not; the last of equal blocks, which threads may leave in any order, restores the settings."""
+    with _LOCK, _quiet():
+        if not _OPEN or _OPEN[-1] != allowed:
+            _UNDO.append(_switched(allowed))
+        _OPEN.append(allowed)
+    try:
+        yield
+    finally:
+        with _LOCK, _quiet():
+            _OPEN.reverse()
+            _OPEN.remove(allowed)
+            _OPEN.reverse()
+            if not _OPEN or _OPEN[-1] != allowed:
+                _UNDO.pop().close()
 
 
-def _close(precision: Precision) -> None:
-    with _LOCK:
-        last = max(i for i, p in enumerate(_OPEN) if p == precision)
-        del _OPEN[last]
-        if not _OPEN:
-            _ORIGINAL.pop().restore()
-        elif last == len(_OPEN) and _OPEN[-1] != precision:
-            _ORIGINAL[0].change(_OPEN[-1] == "tf32")
-
-
-class _Settings:
-    """The settings at construction, to change and to restore exactly.
+def _switched(allowed: bool) -> ExitStack:
+    """Switch TF32 in the new settings and in the old ones, which torch.compile reads; closing the result restores them.
 
     A setting that was never made differs from every value that can be set, because it inherits later changes of the
     level above. So only operations that do not follow their backend, which must have been set, are written. The old
     setting of cuDNN cannot be written alone: inside a block it contradicts the new one, and reading it raises.
     """
+    undo, backends = ExitStack(), _BACKENDS if _SET is not None else ()
+    own: dict[tuple[str, str], str] = {}
+    if backends:
+        everything = _GET("generic", "all")
+        _SET("generic", "all", "none")
+        for backend in backends:
+            undo.callback(_SET, backend, "all", _GET(backend, "all"))
+            _SET(backend, "all", "none")
+            own |= {(backend, name): _GET(backend, name) for name in _OPERATIONS}
+        _SET("generic", "all", everything)
 
-    def __init__(self) -> None:
-        self._written: set[tuple[str, str]] = set()
-        self._above: dict[tuple[str, str], str] = {}
-        self._own: dict[tuple[str, str], str] = {}
-        if _SET is not None:
-            everything = _GET("generic", "all")
-            _SET("generic", "all", "none")
-            for backend in _BACKENDS:
-                self._above[backend, "all"] = _GET(backend, "all")
-                _SET(backend, "all", "none")
-                self._own |= {(backend, name): _GET(backend, name) for name in _OPERATIONS}
-            _SET("generic", "all", everything)
-            self._change_new(False)  # reading the old setting raises while it contradicts a new one
-        with _quiet():
-            self._matmul = torch.get_float32_matmul_precision()  # highest, high or medium
-            self._cudnn = torch.backends.cudnn.allow_tf32 if _SET is None else None
-        self._old = self._matmul != "highest"  # current value of the old setting for matrix products
+    def write(backend: str, value: str) -> None:
+        _SET(backend, "all", value)
+        for name in _OPERATIONS:
+            if _GET(backend, name) != value:
+                undo.callback(_SET, backend, name, own[backend, name])
+                _SET(backend, name, value)
 
-    def change(self, fast: bool) -> None:
-        """Switch TF32 in the new settings and in the old one for matrix products, which torch.compile reads."""
-        self._change_new(fast)
-        if fast != self._old:
-            with _quiet():
-                torch.backends.cuda.matmul.allow_tf32 = self._old = fast
-            self._written.add(("cuda", "old"))
-        if self._cudnn is not None:
-            torch.backends.cudnn.allow_tf32 = fast
-
-    def _change_new(self, fast: bool) -> None:
-        for backend, _ in self._above:
-            wanted = "tf32" if fast and backend == "cuda" else "ieee"
-            _SET(backend, "all", wanted)
-            for name in _OPERATIONS:
-                if _GET(backend, name) != wanted:
-                    _SET(backend, name, wanted)
-                    self._written.add((backend, name))
-
-    def restore(self) -> None:
-        """Restore the settings at construction."""
-        if ("cuda", "old") in self._written:
-            with _quiet():
-                torch.set_float32_matmul_precision(self._matmul)
-            self._written |= {(backend, "matmul") for backend, _ in self._above}
-        if self._cudnn is not None:
-            torch.backends.cudnn.allow_tf32 = self._cudnn
-        for key in self._written & self._own.keys():
-            _SET(*key, self._own[key])
-        for key, value in self._above.items():
-            _SET(*key, value)
+    for backend in backends:
+        write(backend, "ieee")  # also for TF32: reading an old setting raises while it contradicts a new one
+    matmul = torch.get_float32_matmul_precision()  # highest, high or medium
+    if allowed and backends:
+        write("cuda", "tf32")
+    if not backends:
+        undo.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
+        torch.backends.cudnn.allow_tf32 = allowed
+    if (matmul != "highest") != allowed:  # this writes new settings too
+        for backend in backends:
+            undo.callback(_SET, backend, "matmul", own[backend, "matmul"])
+        undo.callback(torch.set_float32_matmul_precision, matmul)
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    return undo
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
@@ -22,27 +22,8 @@ if TYPE_CHECKING:
     from .objective import Objective
 
 BY_CLASS = (functional.cross_entropy, functional.nll_loss)  # these divide by weights of classes, and ignore targets
-LOSSES = (
-    *BY_CLASS,
-    functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-    functional.cosine_embedding_loss,
-    functional.ctc_loss,
-    functional.gaussian_nll_loss,
-    functional.hinge_embedding_loss,
-    functional.huber_loss,
-    functional.kl_div,
-    functional.l1_loss,
-    functional.margin_ranking_loss,
-    functional.mse_loss,
-    functional.multi_margin_loss,
-    functional.multilabel_margin_loss,
-    functional.multilabel_soft_margin_loss,
-    functional.poisson_nll_loss,
-    functional.smooth_l1_loss,
-    functional.soft_margin_loss,
-    functional.triplet_margin_loss,
-)
+OTHERS = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
+LOSSES = (*BY_CLASS, *(f for name, f in vars(functional).items() if name.endswith("_loss") or name in OTHERS))
 # their means with a weight per element divide by different things in different versions of torch
 UNEVEN = (functional.huber_loss, functional.l1_loss, functional.mse_loss)
 
@@ -76,9 +57,32 @@ class Watch(TorchFunctionMode):
     def reduction(self, losses: Any) -> Reduction | None:
         """The reduction of a result of these calls; None if it is none of them, or not known to be a mean or sum."""
         for result, version, loss, args, kwargs in self.calls:
-            if result is losses and _version(result) == version:  # not after `loss += penalty`
+            if result is not losses or _version(result) != version:  # as after `loss += penalty`
+                continue
+            bound = signature(loss).bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = bound.arguments
+            how, weight, target = given["reduction"], given.get("weight"), given.get("target")
+            deprecated = given.get("size_average") is not None or given.get("reduce") is not None
+            if deprecated or (loss in UNEVEN and weight is not None):
+                return None
+            if how == "sum":
+                return Reduction(torch.ones(1), summed=True)
+            if how == "batchmean":
+                return Reduction(torch.ones(len(given["input"])))
+            if how != "mean" or loss not in BY_CLASS or target.is_floating_point():
+                given["reduction"] = "none"
                 with torch.no_grad():
-                    return _reduction(loss, args, kwargs)
+                    return Reduction(torch.ones_like(loss(*bound.args, **bound.kwargs)))
+            # the weight of every target: that of its class, 0 if it is ignored
+            kept = target != given["ignore_index"]
+            weights = kept.double() if weight is None else weight.double()[target.where(kept, 0)] * kept
+            if given.get("label_smoothing") and bool(kept.any()) and not bool(weights.any()):
+                raise ValueError(
+                    "label smoothing divides by the weights of the targets' classes, and all targets of a batch weigh "
+                    "0: make batches larger, or give no class the weight 0"
+                )
+            return Reduction(weights)
         return None
 
 
@@ -87,38 +91,8 @@ def _version(x: Tensor) -> int:
     return 0 if x.is_inference() else x._version
 
 
-def _reduction(loss: Callable[..., Tensor], args: Any, kwargs: Any) -> Reduction | None:
-    bound = signature(loss).bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = bound.arguments
-    how, weight = given["reduction"], given.get("weight")
-    deprecated = given.get("size_average") is not None or given.get("reduce") is not None
-    if deprecated or (loss in UNEVEN and weight is not None):
-        return None
-    if how == "sum":
-        return Reduction(torch.ones(1), summed=True)
-    if how == "mean" and loss in BY_CLASS and not given["target"].is_floating_point():
-        return Reduction(_class_weights(**given))
-    if how == "batchmean":
-        return Reduction(torch.ones(len(given["input"])))
-    given["reduction"] = "none"
-    return Reduction(torch.ones_like(loss(*bound.args, **bound.kwargs)))
-
-
-def _class_weights(target: Tensor, weight: Tensor | None, ignore_index: int, **others: Any) -> Tensor:
-    """The weight of every target: that of its class, 0 if it is ignored."""
-    kept = target != ignore_index
-    weights = kept.double() if weight is None else weight.double()[target.where(kept, 0)] * kept
-    if others.get("label_smoothing") and bool(kept.any()) and not bool(weights.any()):
-        raise ValueError(
-            "label smoothing divides by the weights of the targets' classes, and all targets of a batch weigh 0: make "
-            "batches larger, or give no class the weight 0"
-        )
-    return weights
-
-
 def evaluated(
-    objective: Objective, model: nn.Module, batch: Batch, outputs: tuple[Any, Any] | None = None
+    objective: Objective, model: Any, batch: Batch, outputs: tuple[Any, Any] | None = None
 ) -> tuple[Any, Any, Any, Reduction | None]:
     """The output, target and loss of a batch, and the reduction of the loss, if it is one of torch's.
 
@@ -152,22 +126,16 @@ def find_reductions(objective: Objective) -> list[Reduction] | None:
 
 def _of_pass(objective: Objective, batch: Batch) -> tuple[Reduction | None, Tensor | None]:
     """The reduction on a batch, and the output, if `_of_target` can use it for others."""
-
-    def task(model: nn.Module) -> tuple[Reduction | None, Tensor | None]:
-        output, _, _, reduction = evaluated(objective, model, batch)
-        usable = _is_torchs(objective) and isinstance(output, Tensor) and output.ndim
-        return reduction, output if usable else None
-
-    with torch.no_grad():
-        return objective.evaluate(objective.weight_tensors(), task)
-
-
-def _is_torchs(objective: Objective) -> bool:
-    """Whether `loss_fn` is a loss of torch's with fixed options, of a target that is in the batch."""
+    # a loss of torch's with fixed options, of a target that is in the batch, depends on no other output's values
     loss_fn: Any = objective.loss_fn
     inner = loss_fn.func if isinstance(loss_fn, partial) else loss_fn
     module = isinstance(inner, _Loss) and type(inner).__module__ == _Loss.__module__
-    return objective.forward is supervised and (module or any(inner is loss for loss in LOSSES))
+    usable = objective.forward is supervised and (module or any(inner is loss for loss in LOSSES))
+    with torch.no_grad():
+        output, _, _, reduction = objective.evaluate(
+            objective.weight_tensors(), lambda model: evaluated(objective, model, batch)
+        )
+    return reduction, output if usable and isinstance(output, Tensor) and output.ndim else None
 
 
 def _of_target(objective: Objective, batch: Batch, like: Tensor | None) -> Reduction | None:
@@ -178,18 +146,9 @@ def _of_target(objective: Objective, batch: Batch, like: Tensor | None) -> Reduc
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("error")  # e.g. of shapes that do not belong together
-            return evaluated(objective, _Constant(stand_in), batch)[3]
+            return evaluated(objective, lambda *args, **kwargs: stand_in, batch)[3]
     except Exception:  # e.g. of outputs of another length
         return None
-
-
-class _Constant(nn.Module):
-    def __init__(self, output: Tensor) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.output
 
 
 def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, Tensor]:
