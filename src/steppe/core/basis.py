@@ -68,7 +68,7 @@ class Basis:
     def _sums(self, coefficients: Tensor) -> list[Tensor]:
         """The entries per device of the vectors' sum with these coefficients."""
         sums = [rows.new_zeros(rows.shape[1]) for rows in self._blocks[0]]
-        for some, rows in zip(coefficients.split(GROWTH), self._blocks, strict=False):
+        for some, rows in zip(torch.split(coefficients, GROWTH), self._blocks, strict=False):
             for total, there in zip(sums, rows, strict=True):
                 total.addmv_(there[: len(some)].mT, some.to(there))
         return sums
@@ -77,7 +77,7 @@ class Basis:
         """The chunks of a vector with these entries per device."""
         chunks = list(self.space.weights().chunks)
         for members, there in zip(self._members, entries, strict=True):
-            for k, part in zip(members, there.split([chunks[k].numel() for k in members]), strict=True):
+            for k, part in zip(members, torch.split(there, [chunks[k].numel() for k in members]), strict=True):
                 chunks[k] = part.view(chunks[k].shape)
         return chunks
 
