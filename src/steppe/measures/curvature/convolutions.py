@@ -122,7 +122,7 @@ def _parse(dimensions: int, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Ten
     """The inputs of `_Convolution` from the arguments of a torch convolution, or None if torch must handle it."""
     try:
         x, weight, bias, *sizes, groups = _bind(*args, **kwargs)
-        tuples = [_ntuple(dimensions)(size) for size in sizes]
+        tuples = [_ntuple(dimensions)(size) for size in sizes]  # type: ignore[no-untyped-call]
     except TypeError:  # torch raises a better error
         return None
     stride, padding, dilation = (t * dimensions if len(t) == 1 else t for t in tuples)  # one size for all, or one each
