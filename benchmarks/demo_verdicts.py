@@ -107,7 +107,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 def found_by(study: Study, seeds: Sequence[int]) -> list[Findings]:
     """The findings of a study that has run, by each seed of the permutations."""
     pool, tuned = Pool.of(study, *look(study)), tuned_settings(study)
-    return [findings_of(pool, study.measures, study.targets, tuned=tuned, seed=seed) for seed in seeds]
+    return [findings_of(pool, study, study.targets, tuned=tuned, seed=seed) for seed in seeds]
 
 
 def rows_of(found: Findings) -> dict[Row, Finding | Comparison]:

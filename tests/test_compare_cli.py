@@ -325,7 +325,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_sentences(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [w if w != "serial" else engine for w in QUICK]
-    whole = answer(capsys, *QUICK, "--yes", "--out", "whole")
+    whole = answer(capsys, *words, "--yes", "--out", "whole")
     moments, file = random.Random(engine), Path("killed", NAME)
     for _ in range(3):
         before, process = lines_of(file), started(*words, "--yes", "--out", "killed")

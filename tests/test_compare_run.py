@@ -16,6 +16,7 @@ from torch import nn
 
 import steppe
 from steppe.comparison.design import Design, divided
+from steppe.comparison.page import write
 from steppe.comparison.recommend import choice, finalists
 from steppe.comparison.result import result_of
 from steppe.comparison.run import checked, in_process, next_trials, run, seconds
@@ -454,3 +455,23 @@ def test_points_from_elsewhere_are_described():
     assert result.contrasts[0].sentence.startswith("Described only")
     with pytest.raises(ValueError, match="there is no setting of the space 'rate'"):
         compared(train, points=[{"rate": 0.1}] * 8)
+
+
+def test_the_page_of_a_comparison_that_runs_reloads_and_is_drawn_before_the_first_look(tmp_path):
+    with pytest.raises(KeyError):
+        compared(failing_after(12), out=tmp_path)
+    result = result_of(Record(tmp_path / NAME).current)
+    assert result.sentences[0] == "No verdict yet: the first look is still ahead."
+    page = write(result, tmp_path / "live.html", reload=10).read_text()
+    assert '<meta http-equiv="refresh" content="10">' in page
+    assert "No verdict yet" in page
+    assert 'http-equiv="refresh"' not in write(result, tmp_path / "end.html").read_text()
+
+
+def test_rows_of_a_cluster_without_validation_rows_are_one_clear_error() -> None:
+    """Of a cluster's data nothing is known before a trial ends."""
+    from steppe.comparison.runs import TrialFailed, _done
+    from steppe.studies.cell import Outcome
+
+    with pytest.raises(TrialFailed, match=r"no validation rows.* --base validation=0\.1"):
+        _done(Outcome("key", "done", correct={"test": ""}), None)

@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_one_error(tmp_path: Path) -> None:
     engine = steppe.sam(torch.optim.SGD(bert().parameters(), lr=LR))
     with pytest.raises(ValueError, match="give one of the two"):
         SharpnessAwareTrainer(bert(), arguments(tmp_path), method=steppe.SAM(), optimizers=(engine, None))
-    with pytest.raises(ValueError, match="the SharpnessAware of method=, which is not given"):
+    with pytest.raises(ValueError, match="the SharpnessAware of method=, which is missing"):
         SharpnessAwareTrainer(bert(), arguments(tmp_path), options={"seed": 1}, optimizers=(engine, None))
     model = bert()
     before = deepcopy(model)

@@ -110,6 +110,19 @@ def test_parts_of_a_batch_cannot_move_the_weights_on_their_own(combinator):
             step()
 
 
+def test_a_base_that_makes_its_weights_of_others_cannot_be_moved_beside():
+    class Averaging(torch.optim.SGD):
+        def eval(self) -> None: ...
+
+    model = PROBLEM.fresh_model()
+    opt = SharpnessAware(Averaging(model.parameters(), lr=0.1), WSAM(0.3, 0.7))
+    x, y = PROBLEM.batches[0]
+    with pytest.raises(ValueError, match=r"Averaging makes the weights of others.*decouple=False"):
+        opt.step(lambda pass_: pass_.backward(PROBLEM.losses(model(x), y).mean()))
+    opt = SharpnessAware(Averaging(model.parameters(), lr=0.1), WSAM(0.3, 0.7, decouple=False))
+    opt.step(lambda pass_: pass_.backward(PROBLEM.losses(model(x), y).mean()))
+
+
 class Friendly:
     """d = g - sigma m, m = lambda m + (1 - lambda) g, and at first d = m = g."""
 

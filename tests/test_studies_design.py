@@ -261,11 +261,10 @@ def test_a_dry_run_says_what_the_test_rows_can_show(tmp_path: Path, capsys: Any)
 
 def test_a_dry_run_says_how_few_levels_are_crossed(tmp_path: Path, capsys: Any) -> None:
     _, said = dry(tmp_path, capsys, grid={"method": ["none", SAM], "lr": [0.05, 0.1, 0.2, 0.3], "seed": 2})
-    assert "3" in said
-    assert "method" in said
+    assert "the fewest values are 3 methods" in said
+    assert len(dry(tmp_path, capsys, random={"points": 8, "lr": RATES, "rho": RADII})) == 1  # nothing is shared
     drawn = {"grid": {"method": ["none", {"method": "sam", "rho": RADII}]}, "random": {"points": 4, "lr": RATES}}
-    said = dry(tmp_path, capsys, **drawn)[1]
-    assert "without pairs" in said  # independent runs: nothing is crossed, and nothing is paired
+    assert "without pairs" in dry(tmp_path, capsys, **drawn)[-1]
     drawn["random"]["shared"] = True
     assert "without pairs" not in " ".join(dry(tmp_path, capsys, **drawn))
 
@@ -289,3 +288,37 @@ def test_a_run_says_so_before_its_first_cell_trains(tmp_path: Path) -> None:
     said.clear()
     run(made, engine, announce=said.append)  # nothing is missing
     assert not said
+
+
+# ---------------------------------------------------------------- another factor
+
+
+def test_any_setting_can_be_compared_in_pairs(tmp_path: Path) -> None:
+    decays = {"weight_decay": [1e-4, 1e-3, 1e-2]}
+    grid = {**decays, "method": ["none", "sam"], "lr": [0.05, 0.2], "seed": 2}
+    given: dict[str, Any] = {"compare": "weight_decay", "reference": 1e-3, "grid": grid}
+    found = cells(study(**given))
+    seeds = by(found, "method", "lr")
+    assert [len(of) for of in seeds.values()] == [2] * 4
+    assert len(set.union(*seeds.values())) == 8  # fresh at every method and rate
+    assert {frozenset(of) for of in by(found, "weight_decay").values()} == {frozenset(set.union(*seeds.values()))}
+    made = tiny(tmp_path, **given, measures=[], targets=["test_error"])
+    result = run(made, Counting())
+    compared = result.findings.comparisons
+    assert {c.reference for c in compared} == {"weight_decay=0.001"}
+    assert [(c.contender, c.pairs) for c in compared] == [("weight_decay=0.0001", 8), ("weight_decay=0.01", 8)]
+    from steppe.studies.run import study_in
+
+    by_folder = study_in(tmp_path)[0]
+    assert (by_folder.compare, by_folder.reference) == ("weight_decay", 1e-3)
+
+
+def test_a_setting_or_a_reference_that_is_not_there_is_an_error(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(ValueError, match="compare: there is no setting or axis 'weight_decy'"):
+        study(compare="weight_decy")
+    file = tmp_path / "s.yaml"
+    content = {"base": BASE, "grid": {"lr": [0.1, 0.2]}, "compare": "lr", "reference": 0.3, "measures": ["loss"]}
+    file.write_text(yaml.safe_dump(content | {"out": str(tmp_path / "s")}))
+    for more in (["--dry-run"], []):
+        assert main(["study", "run", str(file), *more]) == 2
+        assert "no run has lr=0.3; there are lr=0.1, lr=0.2" in capsys.readouterr().err

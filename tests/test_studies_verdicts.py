@@ -438,3 +438,22 @@ def test_tuned_methods_are_compared_each_at_its_own_setting():
     assert "lr differ" in apart.unpaired
     assert (tuned.pairs, tuned.configurations, tuned.losses) == (5, 1, 5)
     assert tuned.difference == pytest.approx(0.1)
+
+
+def test_a_compared_option_leaves_the_names_of_methods():
+    """Radii of SAM are compared among its runs; other methods have none, and seeds of their own are paired by place."""
+    runs = [
+        Run(f"{rho}{lr}{s}", "",
+            {"method": "sam" if rho else "none", "rho": rho, "lr": lr, "seed": 100 * i + 10 * lr + s},
+            {}, "done", {"test_error": 0.3 - (rho or 0) + 0.01 * lr + 0.001 * (s + i)})
+        for i, rho in enumerate([None, 0.05, 0.1]) for lr in range(4) for s in range(2)
+    ]  # fmt: skip
+    found = findings(Table(runs), targets=["test_error"], compare="rho")
+    (c,) = found.comparisons
+    assert (found.reference, c.contender, c.pairs, c.configurations) == ("rho=0.05", "rho=0.1", 8, 4)
+    assert (c.verdict, c.unpaired) == ("better", "")
+    assert c.difference == pytest.approx(-0.05 + 0.001)
+    alone = Table([run for run in runs if run.config["lr"] == 0 and run.config["rho"]])  # seeds share nothing
+    (c,) = contest(alone, ["test_error"], compare="rho").comparisons
+    y = alone.target("test_error").values
+    assert c.p == pytest.approx(stats.ttest_ind(y[2:], y[:2]).pvalue)

@@ -7,18 +7,25 @@ that is passed says that a task takes another way than before: shorten the way, 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import pytest
 import torch
 import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import steppe
+import steppe.training.folder
 from steppe.cli import main
+from steppe.data import Source
+from steppe.measures import WorstCase
+from steppe.training import Config
 
 ROOT = f"{Path(steppe.__file__).parent}/"
 SMALL = {"data": "spirals", "fraction": 0.1, "model": "mlp", "model_options": {"width": 8, "depth": 1}}
@@ -122,3 +129,47 @@ def test_ensemble_of_two_members(tmp_path: Path) -> None:
     check_walk(
         fresh(tmp_path, lambda out: ["ensemble", *arguments(settings), "--out", str(out)]), files=90, changes=3300
     )
+
+
+def test_each_file_is_opened_once_and_each_value_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One configuration, one reading of the data and of a run's folder, and nothing that nobody asked for."""
+    made: Counter[str] = Counter()
+
+    def count(kind: type, name: str, what: str) -> None:
+        whole = getattr(kind, name)
+
+        def counted(*given: Any, **more: Any) -> Any:
+            made[what] += 1
+            return whole(*given, **more)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    count(Config, "__post_init__", "configurations")
+    count(Source, "__call__", "readings of data")
+    count(WorstCase, "running", "ascents")
+    monkeypatch.setattr(steppe.training.folder, "read_run_yaml", counting(made, steppe.training.folder.read_run_yaml))
+
+    def found(*words: str) -> dict[str, int]:
+        made.clear()
+        assert main([*words]) == 0
+        return dict(made)
+
+    run = str(tmp_path / "run")
+    assert found("train", *arguments(SMALL), "--out", run) == {"configurations": 1, "readings of data": 1}
+    once = {"configurations": 1, "readings of data": 1, "run.yaml": 1}
+    assert found("measure", run, "--measures", "loss") == once
+    assert found("landscape", run, "--axes", "1", "--points", "3", "--out", str(tmp_path / "line.json")) == once
+    settings = SMALL | {"strategy": "sharpbalance", "members": 2, "epochs": 2}
+    ensemble = found("ensemble", *arguments(settings), "--out", str(tmp_path / "ensemble"))
+    assert ensemble["readings of data"] == 1
+    assert "ascents" not in ensemble
+
+
+def counting(made: Counter[str], whole: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """A function that notes that run.yaml is read."""
+
+    def read(path: Path) -> Any:
+        made["run.yaml"] += 1
+        return whole(path)
+
+    return read

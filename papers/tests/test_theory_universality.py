@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from steppe.measures import Curvature, Dense, exponential_integrals, hessian_from_point_masses
-from steppe_papers.figures import universality
+from steppe.measures import Curvature, Dense
+from steppe_papers.figures import exponential_integrals, hessian_from_point_masses, universality
 from steppe_papers.figures.registry import Settings
 
 F64 = torch.float64

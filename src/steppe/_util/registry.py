@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -138,7 +138,7 @@ def plugins(group: str) -> list[str]:
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> EntryPoints:
+def _installed(path: tuple[str, ...]) -> Any:  # EntryPoints, before Python 3.12 in a class of its own
     """All entry points of the packages on the import path; each look-up reads a file of every package."""
     return entry_points()
 

@@ -115,4 +115,6 @@ def answer(result: Result, files: Sequence[Path]) -> Output:
         shown += [table(heads, cells, right=heads[1:]), ""]
     shown += [f"- {text}" for text in result.caveats]
     shown += ["", *(f"{'The page' if f.suffix == '.html' else 'For steppe train --config'}: {f}" for f in files)]
+    if result.recommended is not None and (runs := Path(result.folder, "runs")).is_dir():
+        shown.append(f"The runs of the recommended configuration, with their weights: {runs}")
     return Output(result.to_dict() | {"files": list(files)}, shown)

@@ -218,7 +218,7 @@ def report(which: Which, page: Page) -> Output:
         renote(study_of(which))
     study, cells, results = study_and_results(which)
     with Store.reading(study.store) as store:
-        result = result_of(study, cells, store)
+        result = result_of(study, cells, store, results)
     if page.export is not None:
         place = export_table(Pool.of(study, cells, results).planned, page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
@@ -294,12 +294,14 @@ def _dry(study: Study, engine: Engine) -> Output:
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
-    design = [f"{text.rstrip('.')}." for text in design_words(planned, results, rows, tuned_settings(study))]
+    with usage_errors():
+        words = design_words(study, planned, results, rows, tuned_settings(study))
+    design = [f"{text.rstrip('.')}." for text in words]
     pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
     shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
-    words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
+    end = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
     data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
-    return Output(data, [*shown, *design, words])
+    return Output(data, [*shown, *design, end])

@@ -80,7 +80,7 @@ def _predictions(study: Study, findings: Findings) -> Any:
             interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
             p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
             cells.append((f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts))
-    return table(heads, cells, right=("tau", "corrected p"), fold=("measure", "corrected p", within))
+    return table(heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("corrected p", "weak"))
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -113,4 +113,4 @@ def _comparisons(findings: Findings) -> Any:
             cost = f"{ratio:.3g}x" if isfinite(ratio) else ""
             verdict = SHORT.get(c.verdict, c.verdict) + ("*" if c.warning else "")
             cells.append((f"  {c.contender}", value, interval, f"{c.wins}/{c.losses}", cost, verdict))
-    return table(heads, cells, right=("difference", "won/lost", "cost"), fold=heads[:1])
+    return table(heads, cells, right=("difference", "won/lost", "cost"), fold=heads[:1], drop=("cost", "won/lost"))

@@ -138,7 +138,7 @@ def find(where: str, on: On) -> Found:
         raise UsageError(
             f"{where} is a checkpoint, which does not record its model or data: give {' and '.join(missing)}{choices}"
         )
-    root = {} if on.data_root is None else {"data_root": on.data_root}
+    root: dict[str, Any] = {} if on.data_root is None else {"data_root": on.data_root}
     config = Config(data=on.data, model=on.model, model_options=on.model_options, **root)
     with usage_errors():
         check_config(config, flag_of)

@@ -76,7 +76,8 @@ def sentence_of(a: Answer, result: Result) -> str:
 def recommendation(r: Recommended) -> str:
     """Return the sentence of a recommended configuration."""
     settings = ", ".join(f"{k}={short(v)}" for k, v in {**r.settings, **r.options, "epochs": r.epochs}.items())
-    error = f": {r.error:.1f} % test error over {r.seeds} fresh seeds" if isfinite(r.error) else ""
+    sd = f" (sd {r.sd:.1f})" if isfinite(r.sd) else ""
+    error = f": {r.error:.1f} % test error{sd} over {r.seeds} fresh seeds" if isfinite(r.error) else ""
     return f"Recommended: {r.method} with {settings}{error} ({r.why})."
 
 

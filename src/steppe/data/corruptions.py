@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -180,22 +181,16 @@ def corrupted(
     images, path = None, None
     if cache:
         path = Path(cache) / f"{name}-{severity}-{_key(dataset.inputs, name, severity, seed, constants)}.npy"
-        images = _cached(path, tuple(dataset.inputs.shape))
+        with suppress(ValueError, FileNotFoundError):  # a damaged file is made again
+            stored = torch.from_numpy(read_array(path))
+            fits = stored.shape == dataset.inputs.shape and stored.dtype == torch.uint8
+            images = stored if fits else None
     if images is None:
         images = corrupt(dataset.inputs, name, severity, seed, constants)
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_array(path, images.numpy())
     return replace(dataset, name=f"{dataset.name}-{name}-{severity}", inputs=images.to(dataset.inputs.device))
-
-
-def _cached(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """Read cached images; None if there are none, or the file is damaged."""
-    try:
-        images = read_array(path)
-    except (ValueError, FileNotFoundError):
-        return None
-    return torch.from_numpy(images) if images.shape == shape and images.dtype == np.uint8 else None
 
 
 def _key(inputs: Tensor, name: str, severity: int, seed: int, constants: str) -> str:

@@ -112,6 +112,11 @@ class OptimizerContext:
 
     def move(self, vector: Vector) -> None:
         """Adds a vector to the weights once this step is applied, after the base optimizer and not through it."""
+        if hasattr(self._base, "eval"):
+            raise ValueError(
+                f"{type(self._base).__name__} makes the weights of others that it keeps, as schedule-free ones do, "
+                "and would undo what the method adds to them: use another base, or WSAM(decouple=False)"
+            )
         self.moves.append(vector)
 
     def _in_state(self, name: str, missing: Vector | None) -> Vector | None:

@@ -152,7 +152,7 @@ def cells(study: Study) -> list[Cell]:
     if study.pool is not None:
         return _pool(study)
     if not study.planned:  # made once: several parts of a command ask for them
-        runs = list(points(study.grid, study.random, study.base, contender_settings(study)))
+        runs = list(points(study.grid, study.random, study.base, contender_settings(study, study.compare)))
         stage: Stage = "sweep" if study.select is not None else ""
         study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
     return list(study.planned)
@@ -160,31 +160,36 @@ def cells(study: Study) -> list[Cell]:
 
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:
     """The name of each run's contender: settings that are drawn for each run are in none."""
+    own = contender_settings(study, "method")
     axes = [name for name, axis in study.grid.axes.items() if any({"method", STRATEGY} & v.keys() for v in axis)]
     called: list[str] = []
     values: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         labels = [run.labels[axis] for axis in axes if axis in run.labels]
-        own = {**study.base, **run.own}
+        has = {**study.base, **run.given}
         called.append(
-            " ".join(labels) or str(own.get(STRATEGY) or own.get("method") or defaults(ensemble=False)["method"])
+            " ".join(labels) or str(has.get(STRATEGY) or has.get("method") or defaults(ensemble=False)["method"])
         )
-        for name, value in run.own.items():
+        for name, value in run.given.items():
             values.setdefault((called[-1], name), set()).add(repr(value))
-    names = [name for name in study.grid.settings if name not in ("method", STRATEGY)]
+    names = [name for name in study.grid.settings if name in own and name not in ("method", STRATEGY)]
     return [
-        " ".join([one, *(_word(n, run.own[n]) for n in names if n in run.own and len(values[one, n]) > 1)])
+        " ".join([one, *(_word(n, run.given[n]) for n in names if n in run.given and len(values[one, n]) > 1)])
         for one, run in zip(called, runs, strict=True)
     ]
 
 
-def contender_settings(study: Study) -> set[str]:
-    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it."""
-    axes = {
-        n: axis for n, axis in study.grid.axes.items() if any({"method", STRATEGY} & value.keys() for value in axis)
-    }
+def contender_settings(study: Study, compare: str) -> set[str]:
+    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it.
+
+    Where another setting is compared, that is the setting, and what entries set beside it.
+    """
+    of_methods = compare == "method"
+    made_by = {"method", STRATEGY} if of_methods else {compare}
+    axes = {name: axis for name, axis in study.grid.axes.items() if any(made_by & value.keys() for value in axis)}
     beside = {name for axis in axes.values() for value in axis for name in value}
-    return {*OWN, *axes, *beside, *(name for name in study.grid.settings if name.partition(".")[0] in OWN)}
+    options = (name for name in study.grid.settings if name.partition(".")[0] in OWN)
+    return {*made_by, *axes, *beside, *(OWN if of_methods else ()), *(options if of_methods else ())}
 
 
 def cells_of(study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Stage) -> list[Cell]:

@@ -76,6 +76,10 @@ class Study:
         Keys of `TARGETS`, and NAME_error of test sets in `ood`.
     groups : sequence of str
         Settings whose values define groups, for correlations within groups.
+    compare : str
+        The setting whose values are compared in pairs of runs; methods with their options by default.
+    reference : value, optional
+        What the others are compared with; defaults to the plain optimizer, or to the first value.
     admission : sequence of Rule
         Bounds that a run has to satisfy to count.
     show : Show
@@ -119,6 +123,8 @@ class Study:
     measure_every: int | None = None
     targets: Sequence[str] = ("test_error", "gap")
     groups: Sequence[str] = ()
+    compare: str = "method"
+    reference: Any = None
     admission: Sequence[Rule] = ()
     show: Show = field(default_factory=Show)
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -221,6 +227,7 @@ class Study:
             wanted = target in self.targets or (self.select is not None and self.select.by == target)
             if wanted and self.pool is None and needed not in {*self.base, *varied}:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
+        check_settings([self.compare], [], "compare")
         axes = [*self.grid.axes, *self.groups, *(self.select.runs.axes if self.select is not None else ())]
         if self.select is not None:
             check_settings(self.select.per, axes, "select.per")
@@ -358,6 +365,8 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "measure_every": partial(_number, "measure_every", int, 1),
     "targets": lambda value: names(value, "targets", "names, as in `targets: [test_error, gap]`"),
     "groups": lambda value: names(value, "groups", "names, as in `groups: [lr]`"),
+    "compare": partial(_text, "compare"),
+    "reference": lambda value: value,
     "admission": lambda rules: tuple(map(Rule.of, rules if isinstance(rules, list) else [rules])),
     "show": Show.of,
     "engine": EngineSettings.of,

@@ -200,11 +200,11 @@ class Draws:
 
 @dataclass(frozen=True)
 class Point:
-    """The settings of a run, the labels of its values by axis, and what it has of a contender's settings."""
+    """The settings of a run, the labels of its values by axis, and those that the grid gives it, without draws."""
 
     settings: Mapping[str, Any]
     labels: Mapping[str, str]
-    own: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: Collection[str]) -> Iterator[Point]:
@@ -225,15 +225,14 @@ def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: 
             }
             of = f"{usual['seed']} {number} {json.dumps(where, sort_keys=True)}"
             given = {name: value for name, value in point.items() if not isinstance(value, Law)}
-            own = {name: value for name, value in given.items() if name in contender}
-            fresh = dict(grid.fresh)
+            fresh, drawn = dict(grid.fresh), {}
             if draws is not None:
                 laws = {**draws.space, **{name: law for name, law in point.items() if isinstance(law, Law)}}
-                given |= {name: law.draw(f"{draws.text(number) or of} {name}") for name, law in laws.items()}
-                if draws.earlier is None and not {"seed", "seeds"} & given.keys():
+                drawn = {name: law.draw(f"{draws.text(number) or of} {name}") for name, law in laws.items()}
+                if draws.earlier is None and not {"seed", "seeds"} & {**given, **drawn}.keys():
                     fresh.setdefault("seed", 1)
             for seeds in fresh_seeds(fresh, of):
-                yield Point(settings(given | seeds, "grid"), labels, own)
+                yield Point(settings(given | drawn | seeds, "grid"), labels, given)
 
 
 def fresh_seeds(counts: Mapping[str, int], of: str) -> Iterator[dict[str, int]]:

@@ -72,7 +72,7 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     pool = Pool.of(study, cells, table)
     done = [run for run in pool.planned.runs if run.state == "done"]
     failures = {run.name: run.error for run in pool.planned.runs if run.state == "failed"}
-    verdicts = findings_of(pool, study.measures, study.targets, tuned=tuned)
+    verdicts = findings_of(pool, study, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
     which = f"{len(pool.planned)} planned; finished runs{' with ' + rules if rules else ''} count"
     words = [f"{len(pool.used)} runs count ({which}).", verdicts.sentence]
@@ -81,10 +81,12 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     return StudyResult(study.folder, len(cells), len(done), failures, len(pool.used), verdicts, words)
 
 
-def findings_of(pool: Pool, measures: Sequence[str], targets: Sequence[str], **how: Any) -> Findings:
-    """The findings on the targets of a study, its measures in its order and others after them."""
+def findings_of(pool: Pool, study: Study, targets: Sequence[str], **how: Any) -> Findings:
+    """The findings on some targets, the measures of the study in its order and others after them."""
     chosen = [t for t in targets if t in pool.counted.targets]
-    return findings(pool.related, in_order(measures, pool.related.measures), chosen, compared=pool.compared, **how)
+    measures = in_order(study.measures, pool.related.measures)
+    how = {"compared": pool.compared, "compare": study.compare, "reference": study.reference, **how}
+    return findings(pool.related, measures, chosen, **how)
 
 
 def in_order(first: Sequence[str] | None, names: Sequence[str]) -> list[str]:

@@ -79,7 +79,9 @@ def run(
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
     if missing:
-        for text in unpaired(planned, tuned_settings(study)):
+        with invalid_values():
+            words = unpaired(study, planned, tuned_settings(study))
+        for text in words:
             announce(text)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
@@ -88,11 +90,12 @@ def run(
         store.release()  # claims of a driver that ended: its workers ended with it
         stopped, stages = "", 1 if study.select is None else 2
         for stage in range(stages):
-            planned = planned_cells(study, store.table())
-            states = store.states()
-            store.add(as_stored(c) for c in planned if c.key not in states)
+            table = store.table()
+            planned = planned_cells(study, table)
+            stored = {run.key for run in table.runs}
+            store.add(as_stored(c) for c in planned if c.key not in stored)
             _note(store, study, planned, also)
-            tasks = open_tasks(study, planned, store.table(), measures_of(study, store), again and not stage)
+            tasks = open_tasks(study, planned, table, measures_of(study, store), again and not stage)
             if tasks and not stopped:
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
@@ -103,13 +106,13 @@ def run(
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
                 stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
-        result = result_of(study, planned, store)
+        result = result_of(study, planned, store, table)
     return replace(result, stopped=stopped)
 
 
-def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResult:
-    """Summarise what a store holds of a study: findings, selection and tables."""
-    table = store.table()
+def result_of(study: Study, planned: Sequence[Cell], store: Store, table: Table | None = None) -> StudyResult:
+    """Summarise what a store holds of a study: findings, selection and tables; `table` has its runs, if it is read."""
+    table = store.table() if table is None else table
     # a study that was read from its note has no `select`, and its note says what was tuned
     tuned = tuned_settings(study) or (store.notes().get(ABOUT) or {}).get("tuned", ())
     result = study_result(study, planned, table, tuned)
@@ -145,6 +148,7 @@ def described(about: Mapping[str, Any], table: Table, folder: Path) -> tuple[Stu
     """The study and the cells that a note describes."""
     values: dict[str, Any] = {name: tuple(about.get(name) or ()) for name in ("measures", "targets", "groups")}
     values |= {name: str(about.get(name) or "") for name in TEXTS}
+    values |= {name: about[name] for name in ("compare", "reference") if name in about}
     rules = tuple(map(Rule.of, about.get("admission") or ()))
     study = Study(about.get("name") or folder.name, **values, admission=rules, out=str(folder))
     configs = {run.key: run.config for run in table.runs}
@@ -321,6 +325,8 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "measures": [*study.measures, *added],
         "targets": list(study.targets),
         "groups": list(study.groups),
+        **({"compare": study.compare} if study.compare != "method" else {}),
+        **({"reference": study.reference} if study.reference is not None else {}),
         "admission": [str(rule) for rule in study.admission],
         "show": study.show.words(),
         "tuned": tuned_settings(study),

@@ -105,7 +105,7 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     """The final runs of the winners."""
     if study.select is None:
         return []
-    contender, seed = contender_settings(study), study.base.get("seed", 0)
+    contender, seed = contender_settings(study, study.compare), study.base.get("seed", 0)
     runs, contenders = [], []
     for choice in chosen:
         if choice.cell is not None:
@@ -123,8 +123,8 @@ def tuned_settings(study: Study) -> list[str]:
     """The settings that belong to each contender of a comparison: those in its entry, and those selected for it."""
     groups = _groups(study, cells(study)) if study.select is not None else []
     selected = (name for _, members in groups for name in _varied(study, members))
-    own = contender_settings(study)
-    beside = (name for name in study.grid.settings if name in own and name.partition(".")[0] not in OWN)
+    own, compared = contender_settings(study, study.compare), OWN if study.compare == "method" else (study.compare,)
+    beside = (name for name in study.grid.settings if name in own and name.partition(".")[0] not in compared)
     return list(dict.fromkeys([*selected, *beside]))
 
 

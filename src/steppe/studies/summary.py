@@ -120,7 +120,7 @@ def _summary(
             pool = replace(pool, counted=Table(of_runs))
         if findings is None or spec.where or spec.runs != "final":
             pool = replace(pool, related=pool.counted, compared=pool.counted)
-            findings = findings_of(pool, study.measures, targets, tuned=tuned_settings(study))
+            findings = findings_of(pool, study, targets, tuned=tuned_settings(study))
         return _taus(spec, study.measures, targets, findings)
     runs = {run.key: run for run in pool.counted.runs}
     full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}

@@ -58,7 +58,11 @@ class BatchSource:
         if config.method != "sharpbalance" and config.sharp_rows is None:
             return cls(feed, held_out)
         exchange, n = Exchange.of(config.sharp_rows), len(train)
-        fixed = _sharp_rows(config, n) if exchange is None else None
+        fixed: Tensor | None = None  # those listed in a file, or a random half
+        if config.sharp_rows is None:
+            fixed = _mask(permutation(n, config.seed, SHARP)[: round(HALF * n)], n)
+        elif exchange is None:
+            fixed = _mask_in(Path(config.sharp_rows), n, others=True)
 
         def masks(epoch: int) -> BatchStream | None:
             flags = fixed if exchange is None else _exchanged_rows(folder or Path(), exchange.last_before(epoch), n)
@@ -85,13 +89,6 @@ def _endless(feed: BatchStream, step: int) -> Iterator[Rows]:
     while True:
         yield from feed.epoch(epoch, start)
         epoch, start = epoch + 1, 0
-
-
-def _sharp_rows(config: Config, rows: int) -> Tensor:
-    """Return the mask of sharp rows: those listed in a file, or a random half."""
-    if config.sharp_rows is not None:
-        return _mask_in(Path(config.sharp_rows), rows, others=True)
-    return _mask(permutation(rows, config.seed, SHARP)[: round(HALF * rows)], rows)
 
 
 def rows_file(folder: Path, epoch: int) -> Path:

@@ -152,23 +152,19 @@ def measured_rows(splits: Splits, config: Config, rows: Rows, count: int | None)
     if rows == "augmented":
         if not config.augment:
             raise ValueError("augmented rows need `augment` in the configuration of the run: it has none")
-        return _augmented(some_rows(splits.train, count), config)
+        from ..data.augment import augmentation
+
+        plain = some_rows(splits.train, count)
+        change = augmentation(config.augment, len(plain.classes) or None)
+        draws = torch.Generator().manual_seed(0)
+        # on the CPU, so that draws do not depend on the device; mixup has one weight per batch
+        changed = [change(x, y, draws) for x, y in batches(plain.to("cpu"), M)]
+        inputs, targets = (torch.cat(column) for column in zip(*changed, strict=True))
+        return replace(plain, inputs=inputs, targets=targets).to(device)
     dataset: Dataset | None = getattr(splits, rows)
     if dataset is None:
         raise ValueError(f"{rows} rows need a part of that name: set `{rows}` to a fraction of the training rows")
     return some_rows(dataset, count)
-
-
-def _augmented(dataset: Dataset, config: Config) -> Dataset:
-    """Return the rows under the configured augmentations, on the CPU so that draws do not depend on the device."""
-    from ..data.augment import augmentation
-
-    change = augmentation(config.augment, len(dataset.classes) or None)
-    draws = torch.Generator().manual_seed(0)
-    host = dataset.to("cpu")
-    parts = [change(x, y, draws) for x, y in batches(host, M)]  # mixup has one weight per batch
-    inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
-    return replace(dataset, inputs=inputs, targets=targets).to(dataset.inputs.device)
 
 
 def on_data(

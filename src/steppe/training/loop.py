@@ -124,8 +124,10 @@ class Training:
             number = self._begin_step()
             if self._captured is None or batch.sharp is not None:
                 self._passes(batch)
-            else:
-                self._replay(self._captured, batch)
+            else:  # Python code, which counts passes, runs only during the capture
+                passes = self.state.passes
+                self._captured(*batch.rows, held_out=batch.held_out)
+                self.state.passes = passes + self.state.opt.passes_run
             self.position = Position(self.position.epoch, self.position.step + 1)
             if self.state.averages and self._number != number:
                 self._average(every_step=True)
@@ -185,12 +187,6 @@ class Training:
         elif opt.device_guard is not None:  # a captured step, which the device may skip
             opt.device_guard.undo_(state.sums.totals, before)
 
-    def _replay(self, captured: CapturedStep, batch: Batch) -> None:
-        """Replay a captured step; Python code, which counts passes, runs only during the capture."""
-        passes = self.state.passes
-        captured(*batch.rows, held_out=batch.held_out)
-        self.state.passes = passes + self.state.opt.passes_run
-
     def _average(self, every_step: bool) -> None:
         """Update the averages that are due at this position."""
         steps = self.timeline.taken(self.position)
@@ -215,7 +211,14 @@ class Training:
         self._check_finite()
         self.position = Position(self.position.epoch + 1)
         state.start_epoch()
-        together(self.workers, lambda: self._write(record))
+
+        def write() -> None:
+            if self._rank == 0:
+                self.check_folder()
+                as_read, self._prefix = append_record(self.path, record, self._prefix)
+                self.records.append(as_read)
+
+        together(self.workers, write)
         self._unlogged.append(record)
         # the first epoch, so that a folder with several records has a checkpoint; the last but one, from which a
         # longer run resumes
@@ -224,12 +227,6 @@ class Training:
         if any(agreed(self.workers, needed or due)):
             self._commit(finished=self.position.epoch == self.timeline.epochs)
         self._display.recorded(record)
-
-    def _write(self, record: Record) -> None:
-        if self._rank == 0:
-            self.check_folder()
-            as_read, self._prefix = append_record(self.path, record, self._prefix)
-            self.records.append(as_read)
 
     def _commit(self, finished: bool = False) -> None:
         """Write a checkpoint, and log the records that it contains."""

@@ -171,6 +171,9 @@ def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     return {**METHODS[config.method].in_run(**run), **options}
 
 
+FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
+
+
 def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
     options = options_of(config, timeline)
@@ -180,33 +183,24 @@ def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Tas
             "for plain gradient steps: sa-sam often does not train with it. Leave momentum out",
             stacklevel=2,
         )
+    # all trained parameters as one group, or one group per factor of the learning rate, the largest first
+    module = unwrap(model)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    groups: list[Any] = list(trained.values())
+    if config.lr_factors:
+        factors = lr_factors(module, config, task.shape, task.outputs)
+        values = sorted({factors[name] for name in trained}, reverse=True)
+        groups = [{"params": [p for name, p in trained.items() if factors[name] == f], FACTOR: f} for f in values]
+    lr, momentum, decay = config.lr, config.momentum, config.weight_decay
+    base: Optimizer
+    if config.optimizer == "sgd":
+        base = SGD(groups, lr, momentum, weight_decay=decay, nesterov=config.nesterov)
+    else:  # beta2: torch's default
+        base = (Adam if config.optimizer == "adam" else AdamW)(groups, lr, (momentum, 0.999), weight_decay=decay)
     engine: dict[str, Any] = {"model": model, "seed": config.seed}
     engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
-    base = _base(config, _groups(config, model, task))
-    if config.sharp_rows is None or config.method not in METHODS:
+    if config.sharp_rows is None:
         return build(config.method, base, **engine, **options)
     chosen = method(config.method, **options)
     inner = chosen.method if isinstance(chosen, SharpBalance) else chosen
     return SharpnessAware(base, OnSomeRows(inner), **engine)
-
-
-FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
-
-
-def _groups(config: Config, model: nn.Module, task: Task) -> list[Any]:
-    """Return the trained parameters: one group per factor of the learning rate, the largest first, or all as one."""
-    module = unwrap(model)
-    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if not config.lr_factors:
-        return list(trained.values())
-    factors = lr_factors(module, config, task.shape, task.outputs)
-    values = sorted({factors[name] for name in trained}, reverse=True)
-    return [{"params": [p for name, p in trained.items() if factors[name] == f], FACTOR: f} for f in values]
-
-
-def _base(config: Config, parameters: list[Any]) -> Optimizer:
-    decay, lr = config.weight_decay, config.lr
-    if config.optimizer == "sgd":
-        return SGD(parameters, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
-    adam = Adam if config.optimizer == "adam" else AdamW
-    return adam(parameters, lr, (config.momentum, 0.999), weight_decay=decay)  # beta2: torch's default

@@ -86,12 +86,12 @@ class Sizes:
 
 LR = 0.1
 TRIALS: Mapping[str, Sequence[tuple[float, Method]]] = {  # learning rates and methods, five of each kind
-    "SGD": [(lr, Plain()) for lr in (0.00625, 0.0125, 0.025, 0.05, 0.1)],
+    "SGD": [(lr, Plain()) for lr in (0.0015625, 0.003125, 0.00625, 0.0125, 0.025)],
     "SAM": [(LR, SAM(rho)) for rho in (0.1, 0.2, 0.4, 0.8, 1.6)],
     "Agnostic-SAM": [(LR, AgnosticSAM(rho)) for rho in (0.1, 0.2, 0.4, 0.8, 1.6)],
     "bilevel": [
         (LR, BilevelSAM(rho, rho / 2, inner))
-        for rho, inner in ((0.2, 0.3), (0.4, 0.3), (0.8, 0.3), (0.4, 0.1), (0.4, 1.0))
+        for rho, inner in ((0.2, 0.1), (0.4, 0.1), (0.8, 0.1), (0.4, 0.03), (0.4, 0.2))
     ],
 }
 

@@ -23,7 +23,7 @@ def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tenso
 
     Examples
     --------
-    >>> steppe_papers.figures.exponential_integrals(torch.tensor([1.0, 7.0]), [-1.0])  # (2 * 8) ** -0.5
+    >>> figures.exponential_integrals(torch.tensor([1.0, 7.0]), [-1.0])  # (2 * 8) ** -0.5
     tensor([0.2500], dtype=torch.float64)
 
     """
@@ -51,8 +51,8 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
     Examples
     --------
     >>> sigmas = [-1.0, -2.0]
-    >>> integrals = steppe_papers.figures.exponential_integrals(torch.tensor([1.0, 7.0]), sigmas)
-    >>> steppe_papers.figures.spectrum_from_exponentials(integrals, sigmas).round(decimals=4)
+    >>> integrals = figures.exponential_integrals(torch.tensor([1.0, 7.0]), sigmas)
+    >>> figures.spectrum_from_exponentials(integrals, sigmas).round(decimals=4)
     tensor([1., 7.], dtype=torch.float64)
 
     """
@@ -80,7 +80,7 @@ def hessian_from_point_masses(form: Callable[[Tensor], float], d: int) -> Tensor
     Examples
     --------
     >>> form = lambda v: float(2 * v[0] ** 2 + 2 * v[0] * v[1] + 3 * v[1] ** 2)
-    >>> steppe_papers.figures.hessian_from_point_masses(form, 2)
+    >>> figures.hessian_from_point_masses(form, 2)
     tensor([[2., 1.],
             [1., 3.]], dtype=torch.float64)
 

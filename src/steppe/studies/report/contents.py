@@ -70,7 +70,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     if results is None:
         draws = FIRST if full else QUICK
         chosen_targets, tuned = study.get("targets") or pool.counted.targets, study.get("tuned") or ()
-        results = findings_of(pool, measures, chosen_targets, tuned=tuned, draws=draws)
+        results = findings_of(pool, plan, chosen_targets, tuned=tuned, draws=draws)
     roles = roles_of(Table(pool.used), next(iter(targets), None), next(iter(measures), None))
     page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import Table, word
-from .design import METHOD, OWN, columns_of, contenders, design_of, first_seen, method_of, seed_of
+from .design import METHOD, OWN, columns_of, contenders, design_of, first_seen, method_of, places_in, seed_of
 from .differences import (
     Cells,
     cells_of,
@@ -172,8 +172,8 @@ class Contest:
 class Paired:
     """The runs of a contender and of the reference that are compared, as indices, with what the pairs share.
 
-    `contexts` has the codes of the other settings by name, `configuration` and `seed` those of pairs. Unpaired runs
-    have no partner: `unpaired` says why.
+    `contexts` has the codes of the other settings by name, `configuration` and `seed` those of pairs, and `alike` says
+    whether partners have the same seed. Unpaired runs have no partner: `unpaired` says why.
     """
 
     contender: str
@@ -182,6 +182,7 @@ class Paired:
     configuration: Ints
     seed: Ints
     contexts: Mapping[str, Ints]
+    alike: bool = True
     unpaired: str = ""
 
     @property
@@ -191,10 +192,10 @@ class Paired:
 
 
 def values_of(table: Table, compare: str) -> list[str]:
-    """Each run's contender: its method with options, or its value of another setting."""
+    """Each run's contender: its method with options, or its value of another setting; empty where it has none."""
     if compare == METHOD:
         return contenders(table)
-    return [f"{compare}={word(value)}" for value in table.setting(compare)]
+    return ["" if value is None else f"{compare}={word(value)}" for value in table.setting(compare)]
 
 
 def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str, str]:
@@ -207,10 +208,12 @@ def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str
     if reference is not None:
         wanted = str(reference) if compare == METHOD else f"{compare}={word(reference)}"
         if wanted not in names:
-            raise ValueError(f"reference: no run has {wanted}; there are {', '.join(dict.fromkeys(names))}")
+            raise ValueError(
+                f"reference: no run has {wanted}; there are {', '.join(dict.fromkeys(filter(None, names)))}"
+            )
         return wanted, ""
     if compare != METHOD:
-        return names[0], ""
+        return next(filter(None, names)), ""
     plain = [name for name, run in zip(names, table.runs, strict=True) if method_of(run) in PLAIN]
     sam = [name for name, run in zip(names, table.runs, strict=True) if method_of(run) == "sam"]
     chosen = Counter(plain or sam or names).most_common(1)[0][0]
@@ -220,34 +223,42 @@ def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str
 def pairings(table: Table, compare: str, reference: str, tuned: Sequence[str] = ()) -> list[Paired]:
     """The pairs of every contender with the reference, from settings alone.
 
-    Runs are paired by seed and by every setting that is neither compared nor tuned. Where nothing can be paired, all
-    runs of the two are compared, and the settings that keep them apart are named.
+    Runs are paired by seed and by every setting that is neither compared nor tuned, without a common seed by settings
+    alone. Where nothing can be paired, all runs of the two are compared, and the settings that keep them apart named.
     """
     names = values_of(table, compare)
     own = OWN if compare == METHOD else (compare,)
-    columns = columns_of(table, (METHOD,) if compare == METHOD else (compare,))
-    columns = {k: v for k, v in columns.items() if k.partition(".")[0] not in (*own, *tuned)}
+    columns = {k: v for k, v in columns_of(table).items() if k.partition(".")[0] not in tuned and k not in own}
+    if compare == METHOD:
+        columns = {k: v for k, v in columns.items() if k.partition(".")[0] not in OWN}
+    elif compare.partition(".")[0] in OWN:  # an option is part of the names of contenders
+        columns[METHOD] = contenders(table, compare.rpartition(".")[2])
     keys = [repr(key) for key in zip(*columns.values(), strict=True)] if columns else [""] * len(table)
     seeds = [seed_of(run) for run in table.runs]
     codes = {name: first_seen(map(repr, column)) for name, column in columns.items()}
     configuration, seed = first_seen(keys), first_seen(seeds)
+    places = places_in(first_seen(zip(names, keys, strict=True)))
     rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in dict.fromkeys(names)}
     for i, (name, key) in enumerate(zip(names, zip(keys, seeds, strict=True), strict=True)):
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
     found = []
-    for name in (n for n in rows if n != reference):
+    for name in (n for n in rows if n not in (reference, "")):
         partners = ((a, rows[reference].get(key)) for key, a in rows[name].items())
-        pairs = np.array([(a, b) for a, b in partners if a is not None and b is not None], dtype=np.int64).reshape(
-            -1, 2
-        )
+        both = [(a, b) for a, b in partners if a is not None and b is not None]
+        alike = bool(both)
+        if not both:  # the same settings with other seeds: paired by their place
+            placed = {(configuration[i], places[i]): i for i, n in enumerate(names) if n == reference}
+            mine = ((i, placed.get((configuration[i], places[i]))) for i, n in enumerate(names) if n == name)
+            both = [(a, b) for a, b in mine if b is not None]
+        pairs = np.array(both, dtype=np.int64).reshape(-1, 2)
         ours, theirs = pairs[:, 0], pairs[:, 1]
         unpaired = ""
-        if not len(pairs):
+        if not both:
             ours, theirs = (np.array([i for i, n in enumerate(names) if n == one]) for one in (name, reference))
             apart = [k for k, code in codes.items() if not set(code[ours]) & set(code[theirs])]
             unpaired = f"no other settings and seed in common{': ' + ', '.join(apart) + ' differ' if apart else ''}"
         contexts = {k: code[ours] for k, code in codes.items()}
-        found.append(Paired(name, ours, theirs, configuration[ours], seed[ours], contexts, unpaired))
+        found.append(Paired(name, ours, theirs, configuration[ours], seed[ours], contexts, alike, unpaired))
     return found
 
 
@@ -260,9 +271,9 @@ def contest(
 ) -> Contest:
     """Compare every contender with the reference in every target."""
     names = values_of(table, compare)
-    if len(set(names)) < 2:
+    if len(set(filter(None, names))) < 2:
         what = "method" if compare == METHOD else f"value of {compare}"
-        return Contest(compare, "", f"the study has one {what}: there is nothing to compare" if names else "", [])
+        return Contest(compare, "", f"the study has one {what}: there is nothing to compare" if len(table) else "", [])
     chosen, note = reference_of(table, compare, reference)
     paired = pairings(table, compare, chosen, tuned)
     shares = compare.partition(".")[0] not in OF_DATA
@@ -307,7 +318,7 @@ def _comparison(
         samples = pairing.configuration[known], pairing.seed[known], {k: c[known] for k, c in pairing.contexts.items()}
         configurations = len(np.unique(samples[0]))
         spread = paired_spread(d, *samples, step)
-        if configurations == 1 and not shares:
+        if configurations == 1 and not (shares and pairing.alike):
             spread = unpaired_spread(values[ours], values[theirs], cells.of[ours], cells.of[theirs], cells)
         better = np.sign(-d)
         shares_of_wins = paired_spread(better / 2, *samples)
@@ -317,7 +328,7 @@ def _comparison(
         spread, rows = replace(spread, more=[*spread.more, part]), sqrt(part.variance)
     half = spread.half(1 - CONFIDENCE) if spread is not None else nan
     chance = float(better.mean() + 1) / 2
-    low, high = share_interval(chance, shares_of_wins, configurations if configurations > 1 else pairs)
+    low, high = share_interval(chance, shares_of_wins, configurations if configurations > 1 else pairs, pairs)
     wins, losses, ties = (int((better == side).sum()) for side in (1, -1, 0))
     return Comparison(
         *names, difference, difference - half, difference + half, float(values[ours].mean()),

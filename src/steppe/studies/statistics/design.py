@@ -111,19 +111,23 @@ def columns_of(table: Table, without: Sequence[str] = ()) -> dict[str, list[Any]
     return {name: column for name, column in columns.items() if name not in without and len(set(map(repr, column))) > 1}
 
 
-def contenders(table: Table) -> list[str]:
+def contenders(table: Table, without: str = "") -> list[str]:
     """Each run's method, or strategy of an ensemble, with the options that differ between runs of the same one.
 
-    Options that hardly repeat, such as drawn radii, are not in the name.
+    Options that hardly repeat, such as drawn radii, are not in the name, nor is one that is compared.
     """
-    methods, options = [method_of(run) for run in table.runs], [_own(run) for run in table.runs]
+    methods = [method_of(run) for run in table.runs]
+    options = [{k: v for k, v in _own(run).items() if k != without} for run in table.runs]
     values: dict[tuple[str, str], list[str]] = {}
+    keys: dict[str, dict[str, None]] = {}
     for method, own in zip(methods, options, strict=True):
-        for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
+        keys.setdefault(method, {}).update(dict.fromkeys(own))
+    for method, own in zip(methods, options, strict=True):
+        for key in keys[method]:
             values.setdefault((method, key), []).append(repr(own.get(key)))
     named = {key for key, column in values.items() if 1 < len(set(column)) <= max(len(column) / 2, 1)}
     return [
-        run.contender or " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if (m, k) in named)])
+        (not without and run.contender) or " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if (m, k) in named)])
         for run, m, own in zip(table.runs, methods, options, strict=True)
     ]
 

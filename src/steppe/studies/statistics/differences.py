@@ -80,12 +80,11 @@ def paired_spread(
         return Spread.of([], part("seed", each))
     main = part("", configuration)
     levels = {name: len(np.unique(codes)) for name, codes in contexts.items()}
-    more = [part(name, codes) for name, codes in contexts.items() if FEWEST_LEVELS <= levels[name] < k]
-    more = [replace(p, variance=p.variance - main.variance) for p in more if p.variance > main.variance]
-    crossed = m > 1 and not determines(seed, configuration)
-    if not crossed:
-        return Spread.of([], main, more)
-    return Spread.of([main, part("seed", seed)], part("", each), more)
+    settings = [part(name, codes) for name, codes in contexts.items() if FEWEST_LEVELS <= levels[name] < k]
+    if m == 1 or determines(seed, configuration):
+        return Spread.of(settings, main)
+    larger = [p for p in settings if p.variance > main.variance]  # what configurations share is in theirs
+    return Spread.of([main, part("seed", seed)], part("", each), larger)
 
 
 def unpaired_spread(a: Floats, b: Floats, cell_a: Ints, cell_b: Ints, cells: Cells) -> Spread | None:
@@ -135,13 +134,16 @@ def row_part(ours: NDArray[np.bool_], theirs: NDArray[np.bool_], *, paired: bool
     return Part("test rows", rows, NORMAL, max(float(difference.var(ddof=1)) / rows - single, 0.0))
 
 
-def share_interval(share: float, spread: Spread | None, n: int) -> tuple[float, float]:
-    """The interval of a share of won pairs (Wilson 1927), with as many independent pairs as its error says."""
+def share_interval(share: float, spread: Spread | None, n: int, pairs: int) -> tuple[float, float]:
+    """The interval of a share of won pairs (Wilson 1927), with as many independent pairs as its error says.
+
+    Where all pairs are won its error is zero, and `n` units count.
+    """
     if spread is None:
         return nan, nan
     variance = spread.variance
     t = spread.half(1 - CONFIDENCE) / sqrt(variance) if variance else float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    n_eff = share * (1 - share) / variance if variance and 0 < share < 1 else n
+    n_eff = min(share * (1 - share) / variance, pairs) if variance and 0 < share < 1 else n
     middle, scale = share + t**2 / (2 * n_eff), 1 + t**2 / n_eff
     half = t * sqrt(share * (1 - share) / n_eff + t**2 / (4 * n_eff**2))
     return min((middle - half) / scale, share), max((middle + half) / scale, share)  # rounding puts 0 above itself

@@ -32,7 +32,7 @@ from . import comparisons, sentences
 from .comparisons import Comparison, concluded, contest, within
 from .design import METHOD, design_of
 from .kendall import Floats
-from .permutation import FIRST
+from .permutation import BATCH, FIRST
 from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, Verdict
 from .relations import Relations, relations, smallest_detectable_tau
 
@@ -148,7 +148,8 @@ def findings(
     """
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
-    related = list(relations(table, measures, targets, seed))
+    design = design_of(table)
+    related = list(relations(table, measures, targets, seed, design))
     contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
     for relation in related:
         relation.draw(draws)
@@ -168,7 +169,7 @@ def findings(
         values += [c.p for c, _ in pairs] + [within(c, spread) for c, spread in pairs]
         return holm(np.where(able, values, np.nan))
 
-    times = draws
+    times = max(draws, BATCH)  # what a test draws at least
     while True:
         rejected, kept = corrected(2) <= LEVEL, ~(corrected(0) <= LEVEL)
         unsettled = {id(r) for (r, _), yes, no in zip(tested, rejected, kept, strict=False) if not (yes or no)}
@@ -202,7 +203,7 @@ def findings(
         how = {"rejected": bool(rejected[at]), "equal": bool(rejected[same])}
         c = concluded(c, spread, **how, tests=tests, level=level)
         rivals.append(replace(c, sentence=sentences.of_comparison(c)))
-    pool = len(table), len(np.unique(design_of(table).configuration))
+    pool = len(table), len(np.unique(design.configuration))
     return Findings(
         *pool,
         tests,

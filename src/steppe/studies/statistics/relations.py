@@ -113,9 +113,12 @@ def score_end(tau: float, side: int, spread: float, attainable: float = 1.0) -> 
     return inner
 
 
-def relations(table: Table, measures: Sequence[str], targets: Sequence[str], seed: int) -> Iterator[Relations]:
+def relations(
+    table: Table, measures: Sequence[str], targets: Sequence[str], seed: int, design: Design | None = None
+) -> Iterator[Relations]:
     """All hypotheses on all measures and targets, measures with the same runs together."""
-    design, labels = design_of(table), table.labels()
+    labels = table.labels()
+    design = design if design is not None else design_of(table)
     columns = {name: first_seen(map(repr, column)) for name, column in columns_of(table).items()}
     hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(labels)) > 1]
     loss = training_loss(table)

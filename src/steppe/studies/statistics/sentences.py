@@ -94,7 +94,7 @@ def _left_of(f: Finding) -> str:
     """What is left of a relation within the levels of factors, and given the training loss."""
     parts = [(f"within {plural(w.setting)}", w) for w in f.confounding.within if isfinite(w.low)]
     parts += [("given the training loss", f.confounding.given_loss)] if f.confounding.given_loss else []
-    each = [f"{where} {tau_words(w.tau)} ({tau_words(w.low)} to {tau_words(w.high)})" for where, w in parts]
+    each = [f"{tau_words(w.tau)} {where} ({tau_words(w.low)} to {tau_words(w.high)})" for where, w in parts]
     return f" tau is {listed(each)}." if each else ""
 
 
@@ -209,7 +209,8 @@ def _needed(c: Comparison) -> str:
     if not c.levels:
         return ""
     if not c.needed:
-        return f"; more {plural(c.sample)} alone would not show {bound_words(c)}"
+        rows = ": it takes more test rows" if c.rows > c.error / 2 else ""
+        return f"; more {plural(c.sample)} alone would not show {bound_words(c)}{rows}"
     if c.needed == c.levels:
         return ""
     runs = round(c.runs * (c.needed / c.levels - 1))

@@ -138,9 +138,11 @@ const WARNING = "⚠\ufe0e";
 // a hundred times as long as the others.
 function contestReach(rows, scale) {
   const ends = rows.filter((c) => isNumber(c.low)).map((c) => Math.max(-c.low, c.high)).sort((a, b) => a - b);
-  const wanted = scale * Math.max(1.5 * (ends[Math.floor((ends.length - 1) / 2)] ?? 0), ...rows.map((c) => 1.1 * Math.abs(c.difference))) || 1;
+  const [middle, widest] = [ends[Math.floor((ends.length - 1) / 2)] ?? 0, ends.at(-1) ?? 0];
+  const fitted = widest <= 3 * middle ? widest : 1.5 * middle; // an interval far wider than most goes on as an arrow
+  const wanted = 1.02 * scale * Math.max(fitted, ...rows.map((c) => Math.abs(c.difference))) || 1;
   const power = 10 ** Math.floor(Math.log10(wanted));
-  return ([1, 2, 5, 10].find((k) => k * power >= wanted) * power) / scale;
+  return ([1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((k) => k * power >= wanted) * power) / scale;
 }
 
 const poolWords = (c) => `${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`;
@@ -188,12 +190,26 @@ function answers(target) {
     })));
 }
 
-const findingLine = (f) => [el("b", {}, ...breakable(f.measure)), isNumber(f.tau) ? `: tau ${tauWords(f.tau)}, interval ${intervalWords(f)}, corrected p ${chance(f.p_corrected)}, ${count(f.n, "run")} of ${count(f.configurations, "configuration")}${meansOf(f)}` : ""];
+const findingLine = (f) => [el("b", {}, ...breakable(f.measure)), isNumber(f.tau) ? `: tau ${tauWords(f.tau)}, interval ${intervalWords(f)}, corrected p ${chance(f.p_corrected)}, ${count(f.n, "run")} of ${count(f.configurations, "configuration")}${meansOf(f)}${apart(f)}` : ""];
+// What is left of a relation within the levels of a factor, and given the training loss.
+function apart(f) {
+  const { within, given_loss: loss } = f.confounding;
+  const parts = [...within.map((w) => [`within ${w.setting}`, w]), ...(loss ? [["given the training loss", loss]] : [])].filter(([, w]) => isNumber(w.low));
+  return parts.map(([where, w]) => `; ${where} ${tauWords(w.tau)} (${intervalWords(w)})`).join("");
+}
 const meansOf = (f) => (f.flattest && isNumber(f.mean_rest) ? `; ${amount(targetOf(f.target), f.mean_flattest)} in the flattest ${f.flattest}, ${amount(targetOf(f.target), f.mean_rest)} in the rest` : "");
+const percentOf = (share) => `${Math.round(100 * share)}\u00a0%`;
 function comparisonLine(c) {
   const target = targetOf(c.target);
-  return [el("b", {}, c.contender), `: ${amount(target, c.mean)} against ${amount(target, c.reference_mean)}; difference ${difference(target, c.difference)}, interval ${isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none"}${target.percent ? " points" : ""}, corrected p ${chance(c.p_corrected)}, ${c.wins} of ${count(c.pairs, "pair")} won`,
+  return [el("b", {}, c.contender), `: ${amount(target, c.mean)} against ${amount(target, c.reference_mean)}; difference ${difference(target, c.difference)}, interval ${isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none"}${target.percent ? " points" : ""}, corrected p ${chance(c.p_corrected)}, ${c.wins} of ${count(c.pairs, "pair")} won${isNumber(c.improvement_low) ? `, better in ${percentOf(c.improvement)} (${percentOf(c.improvement_low)} to ${percentOf(c.improvement_high)})` : ""}${c.unpaired ? `; unpaired: ${c.unpaired}` : ""}`,
     ...(c.warning ? [el("span", { class: "warned" }, `; ${WARNING} ${c.warning}`)] : [])];
+}
+
+// Psi per setting, with its interval.
+function psiLines() {
+  const told = state.data.findings.findings.filter((f) => f.target === overview.target && f.hypothesis === "strong" && f.confounding.psi.length);
+  const words = (w) => `${w.setting} ${tauWords(w.tau)} (${intervalWords(w)}, ${count(w.pairs, "pair")})`;
+  return told.map((f) => el("p", { class: "quiet" }, el("b", {}, ...breakable(f.measure)), `: Ψ of ${f.confounding.psi.map(words).join(", ")}`));
 }
 
 // The granulated coefficient, and sign errors per change of one setting, if the study has enough such pairs.
@@ -205,8 +221,9 @@ function robustTable() {
   const cells = (r) => [el("th", { scope: "row" }, ...breakable(r.measure)), ...[tauWords(r.psi), two(r.mean), two(r.worst)].map((text) => el("td", { class: "number" }, text)),
     el("td", { class: "where" }, r.where ? `${spoken(r.where)}, ${count(r.pairs, "pair")}` : "–")];
   return [el("h3", { class: "next" }, `Where do measures fail to rank runs by ${overview.target}?`),
-    el("p", { class: "quiet" }, "Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only. The sign error is how often a measure ranks two such runs wrongly: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more. These numbers have no intervals."),
+    el("p", { class: "quiet" }, "Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only. The sign error is how often a measure ranks two such runs wrongly: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more. Sign errors have no intervals."),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sign errors" }, el("table", { id: "robust" },
       el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k % 4 ? "number" : null }, h)))),
-      el("tbody", {}, ...rows.map((r) => el("tr", {}, ...cells(r))))))];
+      el("tbody", {}, ...rows.map((r) => el("tr", {}, ...cells(r)))))),
+    ...psiLines()];
 }
