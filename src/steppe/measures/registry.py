@@ -12,7 +12,7 @@ from .._util.names import unknown
 from ..core.arguments import check_instance, described
 from .combinators import OnData, PerBatch, Rows
 from .estimate import Measure
-from .modern_look import RADII
+from .modern_look import CASES, RADII
 from .precision import Precision
 from .registration import MEASURES
 from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start
@@ -111,8 +111,8 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
         measure = MEASURES[base]()
     else:
         if not MEASURES[base].has_radius:
-            with_one = [name for name, one in MEASURES.items() if one.has_radius]
-            raise ValueError(unknown("measure with a radius", base, with_one))
+            known = ", ".join(CASES)
+            raise ValueError(f"there is no measure {base!r} with a radius: write {base}, or one of {known} with it")
         number = canonical_number(radius)
         try:
             if number is None:
