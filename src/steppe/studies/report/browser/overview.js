@@ -12,9 +12,10 @@ const SIGNS = { good: "✓", bad: "✕", none: "=", open: "?" };
 
 function drawTitle() {
   const { runs, settings, measures, targets, title, question, notes } = state.data;
-  byId("title").textContent = question || title;
+  const headline = question || (state.data.titled ? title : defaultQuestion() || title);
+  byId("title").textContent = headline;
   byId("study").textContent = title;
-  byId("study").hidden = !question;
+  byId("study").hidden = headline === title;
   const told = notes.split(/\n\s*\n/).filter((part) => part.trim());
   byId("notes").replaceChildren(...(told.length ? [el("details", { class: "explained", open: paper }, el("summary", {}, "About this study"), ...told.map((part) => el("p", {}, part.trim())))] : []));
   const methods = settings.find((s) => s.name === "method");
@@ -26,6 +27,14 @@ function drawTitle() {
   if (left) facts.push(`${left} not counted`);
   byId("facts").textContent = facts.join(" · ");
   drawAnswers();
+}
+
+// What a study asks that has neither a question nor a title.
+function defaultQuestion() {
+  const { findings, compare } = state.data.findings;
+  const [compared] = comparedRows();
+  if (compared) return `Which ${compare} has the lowest ${wordsOf(targetOf(compared.target))}?`;
+  return findings.length ? `Do flatter runs have a lower ${wordsOf(targetOf(findings[0].target))}?` : "";
 }
 
 // The answers, the picture that shows the first of them, and what could be wrong. Methods come first where they are compared.
@@ -45,7 +54,7 @@ function inPlainWords(text) {
   const names = [...known.keys()].sort((a, b) => b.length - a.length).map((name) => name.replace(/[^\w]/g, "\\$&"));
   if (!names.length) return [text];
   // “the training loss” is no measure called loss
-  const parts = text.split(new RegExp(`(?<![\\w@.-]|training )(${names.join("|")})(?![\\w@])`));
+  const parts = text.replace(/(?<=[\s(])-(?=\d)/g, "−").split(new RegExp(`(?<![\\w@.-]|training )(${names.join("|")})(?![\\w@-])`));
   const first = parts.findIndex((part) => part);
   const capital = (words, k) => (k === first ? words.charAt(0).toUpperCase() + words.slice(1) : words);
   return parts.map((part, k) => (k % 2 ? el("span", { class: "term", title: part }, capital(wordsOf(known.get(part)), k)) : capital(part, k)));
@@ -96,20 +105,20 @@ const referenceWords = (reference) => (reference === "none" ? "the plain optimiz
 function warningsOf() {
   const { findings, comparisons, row_sentence: rows, reference } = state.data.findings;
   const told = [];
-  const add = (text) => told.push([`${WARNING} `, ...inPlainWords(`${text[0].toUpperCase()}${text.slice(1)}.`)]);
+  const add = (text) => told.push([`${WARNING} `, ...inPlainWords(`${text}.`)]);
   const paired = comparisons.filter((c) => c.pairs);
   for (const text of new Set(paired.filter((c) => c.warning).map((c) => c.warning))) add(text);
   const dearer = paired.filter((c) => isNumber(c.passes) && c.reference_passes > 0 && Math.abs(c.passes / c.reference_passes - 1) > 0.1);
-  const times = [...new Set(dearer.map((c) => `${c.contender} ${digits(c.passes / c.reference_passes, 3)} times`))];
-  if (times.length) add(`cost is not equal: ${times.join(", ")} the passes of ${referenceWords(reference)}`);
+  const times = [...new Set(dearer.map((c) => `${c.contender} ${digits(c.passes / c.reference_passes, 3)}`))];
+  if (times.length) add(`cost is not equal. Passes in units of those of ${referenceWords(reference)}: ${times.join(", ")}`);
   const predicted = findings.filter((f) => f.hypothesis === "strong" && f.verdict.startsWith("predicts"));
   for (const f of predicted) {
     const { within, given_loss: loss } = f.confounding;
     const gone = [...within.map((w) => [`within ${w.setting}`, w]), ...(loss ? [["given the training loss", loss]] : [])].filter(([, w]) => isNumber(w.low) && w.low <= 0 && w.high >= 0);
-    if (gone.length) add(`${f.measure} and ${f.target}: ${gone.map(([where, w]) => `${where}, τ is ${tauWords(w.tau)} (${intervalWords(w)})`).join("; ")}, so the interval has zero in it`);
+    if (gone.length) add(`${f.measure} and ${f.target}: ${gone.map(([where, w]) => `${where}, τ is ${tauWords(w.tau)} (${intervalWords(w)})`).join("; ")}, and zero is not excluded`);
   }
   const few = predicted.filter((f) => f.sample && f.levels && f.levels < FEW).sort((a, b) => a.levels - b.levels)[0];
-  if (few) add(`predictions rest on ${few.levels} levels of ${few.sample}`);
+  if (few) add(`predictions rest on ${count(few.levels, few.sample)} only`);
   if (/do not/.test(rows)) add(rows.replace(/\.$/, ""));
   return told;
 }
@@ -269,7 +278,7 @@ const meansOf = (f) => (f.flattest && isNumber(f.mean_rest) ? `; ${amount(target
 const percentOf = (share) => `${Math.round(100 * share)}\u00a0%`;
 function comparisonReason(c) {
   const share = isNumber(c.improvement_low) ? `; better in ${percentOf(c.improvement)} of the pairs (${percentOf(c.improvement_low)} to ${percentOf(c.improvement_high)})` : "";
-  return [`${c.why}${share}${c.unpaired ? `; unpaired: ${c.unpaired}` : ""}`, ...(c.warning ? [el("span", { class: "warned" }, `; ${WARNING} ${c.warning}`)] : [])];
+  return [`${c.why}${share}${c.unpaired ? `; unpaired: ${c.unpaired}` : ""}`];
 }
 
 // Psi per setting, with its interval.
