@@ -249,8 +249,8 @@ class Watched:
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
 
-    def visit(self, file: Path, link: str = "", **how: Any) -> Any:
-        """Load a file, with the part of the address that a link has behind it."""
+    def visit(self, file: Path, link: str = "", *, folds: bool = True, **how: Any) -> Any:
+        """Load a file and open its folds; of a link, the part of the address behind it, open only what it opens."""
         self.how = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"} | how
         if self.requests:
             self.page.evaluate("localStorage.clear()")
@@ -262,8 +262,15 @@ class Watched:
         self.messages.clear()
         self.page.goto(self.window.address(file) + link)
         self.page.wait_for_selector("html[data-ready=yes]")
+        if folds and not link:
+            self.unfold()
         self.values = self.page.evaluate(VALUES)
         return self.page
+
+    def unfold(self) -> None:
+        """Open everything that the page folds, as a reader may who looks at all of it."""
+        self.page.evaluate("document.querySelectorAll('.fold').forEach(one => { one.open = true; })")
+        wait_until(self.page, "!document.querySelector('.fold[data-stale]')")
 
     def reset(self) -> None:
         """Restore the page as it was opened."""
@@ -286,7 +293,7 @@ VALUES = """() => Object.fromEntries([...document.querySelectorAll('select[id], 
 # no dialog, filter, sorting, open list, chosen theme or remembered place in the table; then these values
 RESET = """values => {
   document.querySelectorAll('dialog[open]').forEach(one => one.close());
-  document.querySelectorAll('details[open]').forEach(one => { one.open = false; });
+  document.querySelectorAll('details[open]:not(.fold)').forEach(one => { one.open = false; });
   const system = document.querySelector('[data-theme-name=auto]');
   if (system.ariaChecked !== 'true') system.click();
   document.getElementById('clear').click();

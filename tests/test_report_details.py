@@ -152,9 +152,9 @@ def test_links_restore_the_view_and_the_section(open_page, small_report, table) 
     page.locator("#details-target").select_option("gap")
     page.locator("#compare-a").select_option(table.runs[3].key)
     page.locator("#parallel-axes summary").click()
-    page.get_by_label("axis worst_l2@0.25", exact=True).uncheck()
+    page.get_by_label(f"axis {label('worst_l2@0.25')}", exact=True).uncheck()
     page.locator("#columns summary").click()
-    page.locator("#columns").get_by_label("fisher_trace", exact=True).check()
+    page.locator("#columns").get_by_label("Fisher trace", exact=True).check()
     chosen = shown(page)
     page.locator("#parts a", has_text="Charts").click()
     page.locator("#sections a", has_text="Heat maps").click()
@@ -190,7 +190,7 @@ def test_links_restore_the_view_and_the_section(open_page, small_report, table) 
 def test_the_navigation_is_short_and_reaches_every_section(page) -> None:
     """Seven parts at most; each lists its sections while it is on the screen, and a link leads to each of them."""
     parts = page.locator("#parts a").all_inner_texts()
-    assert parts == ["Overview", "Methods", "Details", "Runs", "Charts", "Curvature", "About"]
+    assert parts == ["Overview", "Methods", "Measures", "Runs", "Charts", "Curvature", "About"]
     assert page.locator("#parts [aria-current=true]").inner_text() == "Overview"
     assert not page.locator("#sections").is_visible()  # this part is one section
     linked = []
@@ -218,6 +218,22 @@ def test_the_current_section_is_visible_in_the_navigation(phone) -> None:
             box = link.bounding_box()
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 390
+
+
+@pytest.mark.parametrize("link", ["#heat", "#heat-value=measures%3Atrace", "#filter=lr+%3E+0.1"])
+def test_a_link_opens_its_fold(open_page, small_report, link) -> None:
+    """That of its section, its menu or its filter, and no other; it is drawn, and on the screen if it is a section."""
+    page = open_page(small_report, link=link)
+    place = "runs" if "filter" in link else "heat"
+    assert page.locator(".fold[open]").evaluate_all("all => all.map(one => one.parentElement.id)") == [place]
+    assert page.locator("#runs-table tbody tr" if place == "runs" else "#heat-panels .panel td").count() > 0
+    if link == "#heat":
+        assert page.locator("#heat").bounding_box()["y"] < 600
+        page.locator("#parts a", has_text="Charts").click()
+        page.locator("#scatter .fold[open] .points").first.wait_for()
+        page.locator("#scatter summary").first.click()  # closed again
+        page.locator("#parts a", has_text="Charts").click()  # the same address: it opens all the same
+        page.locator("#scatter .fold[open]").wait_for()
 
 
 def test_a_hostile_address_changes_nothing(open_page, small_report) -> None:
@@ -363,17 +379,17 @@ def test_effects_of_settings_are_shares_of_what_the_design_allows(open_page, tmp
     assert len(order) == 2
 
 
-def test_axes_have_labels_beside_identifiers_and_percent(page) -> None:
+def test_axes_have_labels_and_percent(page) -> None:
     titles = "['xaxis', 'yaxis'].map(a => place.layout[a].title.text)"
     page.locator("#scatter-x").select_option("measures:lambda_max")
-    assert chart(page, "scatter", titles) == ["largest Hessian eigenvalue (lambda_max)", "test error"]
+    assert chart(page, "scatter", titles) == ["largest Hessian eigenvalue", "test error"]
     page.locator("#scatter-x").select_option("measures:adaptive_worst_linf@0.002")
-    assert chart(page, "scatter", titles)[0] == f"{label('adaptive_worst_linf@0.002')}<br>(adaptive_worst_linf@0.002)"
+    assert chart(page, "scatter", titles)[0] == label("adaptive_worst_linf@0.002")
     ticks = page.locator("#scatter-chart .yaxislayer-above text").all_text_contents()
     assert ticks
     assert all(text.endswith("%") for text in ticks)
     page.locator("#scatter-x").select_option("targets:gap")
-    assert chart(page, "scatter", titles)[0] == "generalisation gap (gap)"
+    assert chart(page, "scatter", titles)[0] == "generalisation gap"
 
 
 def test_tau_of_a_group_has_n_and_interval_or_is_not_shown(page, report) -> None:

@@ -74,6 +74,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     roles = roles_of(Table(pool.used), next(iter(targets), None), next(iter(measures), None))
     page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
+        "titled": bool(study.get("title")),
         "question": str(study.get("question") or ""),
         "notes": str(study.get("notes") or ""),
         "runs": {

@@ -14,6 +14,7 @@ TARGETS = {
     "loss_gap": "gap of the losses",
     "corrupted_error": "error on corrupted rows",
     "validation_error": "validation error",
+    "validation_loss": "validation loss",
     "train_error": "training error",
     "train_loss": "training loss",
 }
@@ -44,16 +45,16 @@ def definition(name: str) -> str:
 
 
 def label(name: str) -> str:
-    """A few words for a measure, without its radius, or a target; empty for an unknown one."""
-    facts, _ = _parts(name)
+    """A few words for a measure with its radius and options, or a target; empty for an unknown one."""
+    facts, marks = _parts(name)
     if not facts:
         return TARGETS.get(name, "")
     words = facts["label"] or MeasureName.of(name).base
     words = words.replace("Hessian", "Gauss-Newton matrix") if "gauss_newton_" in name else words
     adaptive = "adaptive " if name.startswith("adaptive_") and not words.startswith("adaptive ") else ""
     logits = ", normalised logits" if "_normalised" in name else ""
-    rows = MeasureName.of(name).options.get("rows")
-    return f"{adaptive}{words}{logits}{f', {rows} rows' if rows else ''}"
+    changed = [mark for mark in marks if mark not in FORMS.values()]  # which the words before have
+    return ", ".join([f"{adaptive}{words}{logits}", *changed])
 
 
 def _parts(name: str) -> tuple[Mapping[str, str], list[str]]:

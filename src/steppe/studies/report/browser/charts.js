@@ -22,7 +22,7 @@ const approaching = new IntersectionObserver((seen) => { for (const { isIntersec
 function chart(id, make, after = null) {
   charts.set(id, () => {
     const place = byId(id);
-    if (!plotly || !place.offsetParent) return;
+    if (!plotly || !place.offsetParent || isFolded(place)) return;
     const made = make();
     delete place.dataset.stale;
     approaching.unobserve(place);
@@ -56,10 +56,16 @@ function dressed(layout) {
   };
 }
 
-// An axis of a quantity: label beside identifier, on two lines where one is too long; percent where it is percent.
+// Long words on two lines, parted at the comma or blank that is nearest to the middle.
+function twoLines(text, most) {
+  if (text.length <= most) return text;
+  const gaps = [...text.matchAll(/,? /g)].map((m) => m.index + m[0].length).sort((a, b) => Math.abs(a - text.length / 2) - Math.abs(b - text.length / 2));
+  return gaps.length ? [text.slice(0, gaps[0]), text.slice(gaps[0])] : text;
+}
+
+// An axis of a quantity in words, on two lines where one is too long; percent where it is percent.
 function quantityAxis(c, log = false) {
-  const long = titled(c).length > (innerWidth < 640 && !paper ? 34 : 60);
-  return { words: long && hasLabel(c) ? [c.label, `(${c.name})`] : titled(c), zeroline: false, type: log ? "log" : "linear",
+  return { words: twoLines(wordsOf(c), innerWidth < 640 && !paper ? 34 : 60), zeroline: false, type: log ? "log" : "linear",
     ...(c.percent ? { tickformat: ".3~%" } : log ? { exponentformat: "power" } : {}) };
 }
 

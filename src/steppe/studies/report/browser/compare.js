@@ -28,6 +28,7 @@ function compareRuns(a, b) {
   remember("compare-a", compared.a);
   remember("compare-b", compared.b);
   drawCompareControls();
+  unfold("compare");
   drawCompare();
 }
 
@@ -38,7 +39,7 @@ function drawCompare() {
   const differ = settings.filter((s) => word(s.values[a]) !== word(s.values[b]));
   const agree = compared.all ? [...settings.filter((s) => !differ.includes(s)).map((s) => [s.name, s.values[a]]), ...common] : [];
   const row = (name, one, other, last = "") => el("tr", { "data-name": name }, el("th", { scope: "row" }, name), el("td", {}, ...one), el("td", {}, ...other), el("td", { class: "number" }, last));
-  const numbers = (c) => el("tr", { "data-name": c.name }, el("th", { scope: "row", title: titled(c) }, c.name, hasLabel(c) ? el("span", { class: "error label" }, c.label) : ""),
+  const numbers = (c) => el("tr", { "data-name": c.name }, el("th", { scope: "row", title: titled(c) }, wordsOf(c)),
     ...[a, b].map((i) => el("td", { "data-value": c.values[i] }, ...withError(c.values[i], c.errors[i], writer(c)))), el("td", { class: "number" }, ...changeOf(c, a, b)));
   const part = (title, rows) => (rows.length ? [el("tbody", {}, el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: 4 }, title)), ...rows)] : []);
   const heads = ["", runs.names[a], runs.names[b], "B minus A"].map((text, k) => el("th", { scope: "col", class: k === 3 ? "number" : null }, k === 1 ? el("b", {}, "A ") : k === 2 ? el("b", {}, "B ") : "", text));

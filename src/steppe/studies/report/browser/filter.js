@@ -51,7 +51,8 @@ function conditionTest([all, rawName, rawSign, rawValue], hints) {
   const name = unquoted(rawName);
   const sign = SIGNS_READ[rawSign] ?? rawSign;
   const columns = filterColumns();
-  const column = columns.find((c) => c.name === name) ?? columns.find((c) => c.name.toLowerCase() === name.toLowerCase());
+  const called = (c) => [c.name, c.label ?? c.name].some((one) => one.toLowerCase() === name.toLowerCase()); // "test error" is test_error
+  const column = columns.find((c) => c.name === name) ?? columns.find(called);
   if (!column) {
     // names of runs contain such text too: "sam decay=0.1"
     if (sign === "=" && state.data.runs.names.some((_, i) => runText(i).includes(all.toLowerCase()))) return textTest(all);

@@ -92,7 +92,7 @@ function drawHeat() {
       el("p", { class: "axis" }, `${across.name} across, ${up.name} ${upwards ? "up" : "down"}`));
   }).filter(Boolean));
   byId("heat-scale").replaceChildren(
-    el("p", { class: "quiet" }, `${titled(value)}: mean ± standard error over the n runs of a cell; where n = 1, the run's own error${filtered() ? "; over the runs shown" : ""}.`),
+    el("p", { class: "quiet" }, `${wordsOf(value)}: mean ± standard error over the n runs of a cell; where n = 1, the run's own error${filtered() ? "; over the runs shown" : ""}.`),
     el("div", { class: "ramp", style: `background: linear-gradient(to right, ${CIVIDIS.join(", ")})` }),
     el("p", { class: "ramp-ends" }, el("span", {}, writer(value)(low)), el("span", {}, writer(value)(high))));
 }

@@ -23,6 +23,8 @@ function restoreControl(id, value) {
   if (control?.matches("select") && [...control.options].some((o) => o.value === value)) control.value = value;
   else if (control?.matches("input[type=checkbox]")) control.checked = value === "yes";
   else return;
+  const fold = foldOf(control);
+  if (fold) unfold(fold.parentElement.id); // a link shows what its view is of
   control.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
@@ -30,9 +32,13 @@ function openLink() {
   const wanted = [...new URLSearchParams(location.hash.slice(1))];
   for (const [key, value] of wanted) {
     if (value === "" && Object.hasOwn(SECTIONS, key)) linkedSection = key;
-    else if (key === "filter") setSearch(value);
-    else if (key !== "run") restoreControl(key, value);
+    else if (key === "filter") { unfold("runs"); setSearch(value); }
+    else if (key !== "run") {
+      if (key.startsWith("show-")) unfold("runs"); // its boxes are drawn with it
+      restoreControl(key, value);
+    }
   }
+  if (linkedSection) unfold(linkedSection);
   if (wanted.length) document.activeElement?.blur(); // a restored menu takes no focus
   const run = runOf(wanted.find(([key]) => key === "run")?.[1]);
   if (run >= 0) showRun(run);
@@ -40,7 +46,7 @@ function openLink() {
 }
 
 // Sections move while charts are drawn: the browser's own jump is too early.
-const goToLinkedSection = () => { if (view.size && linkedSection) byId(linkedSection).scrollIntoView({ behavior: "instant" }); };
+const goToLinkedSection = () => { if (linkedSection) byId(linkedSection).scrollIntoView({ behavior: "instant" }); };
 
 function startLink() {
   document.addEventListener("change", ({ target }) => {
@@ -49,7 +55,7 @@ function startLink() {
   });
   addEventListener("hashchange", () => {
     const section = location.hash.slice(1);
-    if (Object.hasOwn(SECTIONS, section)) { linkedSection = section; writeLink(); } else location.reload(); // another link of this page
+    if (Object.hasOwn(SECTIONS, section)) { linkedSection = section; goTo(section); writeLink(); } else location.reload(); // another link of this page
   });
   openLink();
 }

@@ -8,12 +8,12 @@ function drawMaking() {
   if (measures.length) {
     parts.push(el("h3", {}, "Measures"), scrolled("Measures", el("table", { id: "making-measures" },
       heads(["measure"], ["kind"], ["draws", 1], ["cost per run"], ["seconds", 1], ["values", 1], ["definition"]),
-      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m.name), el("td", {}, m.kinds.join(", ") || "–"), el("td", { class: "number" }, m.n), el("td", {}, m.cost || "–"),
+      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, wordsOf(m), el("div", { class: "error id" }, ...breakable(m.name))), el("td", {}, m.kinds.join(", ") || "–"), el("td", { class: "number" }, m.n), el("td", {}, m.cost || "–"),
         el("td", { class: "number" }, digits(m.seconds, 3)), el("td", { class: "number" }, m.values.filter(isNumber).length), el("td", { class: "words" }, m.about)))))));
   }
   if (targets.length) {
     parts.push(el("h3", {}, "Targets"), scrolled("Targets", el("table", {}, heads(["target"], ["values", 1], ["lowest", 1], ["highest", 1], ["definition"]),
-      el("tbody", {}, ...targets.map((t) => el("tr", {}, el("th", { scope: "row" }, t.name), el("td", { class: "number" }, t.values.filter(isNumber).length), ...span(t.values).map((v) => el("td", { class: "number" }, t.percent ? percent(v) : digits(v))), el("td", { class: "words" }, t.about)))))));
+      el("tbody", {}, ...targets.map((t) => el("tr", {}, el("th", { scope: "row" }, wordsOf(t), el("div", { class: "error id" }, ...breakable(t.name))), el("td", { class: "number" }, t.values.filter(isNumber).length), ...span(t.values).map((v) => el("td", { class: "number" }, t.percent ? percent(v) : digits(v))), el("td", { class: "words" }, t.about)))))));
   }
   const pairs = (label, table) => { const made = scrolled(label, table); made.classList.add("pairs"); return made; };
   for (const { title, rows } of making) {

@@ -14,8 +14,8 @@ function showRun(i) {
   if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), ": statistics do not include this run. It is one of the sweep that chose settings, or outside the study's admission rule."));
   const filled = (title, list) => { if (list.length) body.append(el("h3", {}, title), rows(list)); };
   filled("Settings that differ between runs", settings.map((s) => pair(s.name, word(s.values[i]))));
-  filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], t.percent ? percent : precise))));
-  filled("Measured", measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m.name),
+  filled("Generalisation", targets.map((t) => pair(spanned(t), ...withError(t.values[i], t.errors[i], t.percent ? percent : precise))));
+  filled("Measured", measures.map((m) => el("tr", {}, el("th", { scope: "row" }, spanned(m)),
     el("td", { class: "number", "data-value": m.values[i] }, ...withError(m.values[i], m.errors[i], precise)), el("td", { class: "quiet" }, m.how[m.which[i]] ?? ""))));
   const beside = el("button", { type: "button", onclick: () => compareFromDialog(i) }, "Compare with another run");
   const close = el("button", { type: "button", onclick: () => byId("run").close() }, "Close");

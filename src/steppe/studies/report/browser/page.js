@@ -16,18 +16,65 @@ function show(data) {
   drawHeatControls();
   drawCurvesControls();
   drawShapesControls();
-  drawMaking();
+  whenOpen("making", drawMaking)();
   drawShapes(); // filters do not change them
   drawSections();
   changed();
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
+// Folds: everything but the answer is closed at first, and is drawn when it is opened.
+const pending = new Map(); // section -> what draws it, while it is closed
+const foldOf = (place) => place.closest("details.fold");
+const isFolded = (place) => foldOf(place)?.open === false;
+const whenOpen = (id, draw) => () => {
+  const fold = byId(id).querySelector(".fold");
+  if (fold.open) { draw(); return; }
+  pending.set(id, draw);
+  fold.dataset.stale = "yes";
+};
+
+function unfold(id) {
+  const fold = byId(id).querySelector(".fold");
+  if (!fold) return;
+  fold.open = true;
+  delete fold.dataset.stale;
+  const draw = pending.get(id);
+  pending.delete(id);
+  draw?.();
+  for (const place of fold.querySelectorAll(".chart")) redraw(place.id);
+}
+
+// A link to a section opens it, also if the address has it already.
+function goTo(id) {
+  unfold(id);
+  byId(id).scrollIntoView();
+}
+
+function startFolds() {
+  for (const fold of document.querySelectorAll(".fold")) fold.addEventListener("toggle", () => { if (fold.open) unfold(fold.parentElement.id); });
+  document.addEventListener("click", ({ target }) => {
+    const id = target.closest?.("a[href^='#']")?.hash.slice(1);
+    if (Object.hasOwn(SECTIONS, id ?? "")) unfold(id);
+  });
+}
+
+// On paper: the tables of the study's findings, and what the reader has opened.
+const ON_PAPER = ["contest", "forest", "details", "settings", "making"];
+let openedForPaper = [];
+function unfoldForPaper() {
+  openedForPaper = ON_PAPER.filter((id) => !byId(id).querySelector(".fold").open);
+  openedForPaper.forEach(unfold);
+}
+function foldAfterPaper() {
+  for (const id of openedForPaper) byId(id).querySelector(".fold").open = false;
+}
+
 // The navigation: parts of the page, and the sections of the part on the screen.
 const PARTS = {
   Overview: { overview: "Overview" },
   Methods: { contest: "Which method won?" },
-  Details: { details: "One target", settings: "Settings" },
+  Measures: { forest: "Predictions", details: "Where they fail", settings: "Settings" },
   Runs: { runs: "All runs", compare: "Two runs" },
   Charts: { scatter: "Scatter", parallel: "Parallel coordinates", heat: "Heat maps", curves: "Training curves", ensembles: "Ensembles" },
   Curvature: { spectra: "Spectra", landscapes: "Landscapes" },
@@ -71,21 +118,24 @@ function stackWide() {
 }
 
 function start() {
-  startTheme(() => { drawScatter(); drawCurves(); drawHeat(); redrawAll(); });
+  const redrawRuns = whenOpen("runs", drawRuns);
+  const coloured = [["scatter", drawScatter], ["curves", drawCurves], ["heat", drawHeat]].map(([id, draw]) => whenOpen(id, draw));
+  startTheme(() => { for (const draw of coloured) draw(); redrawAll(); });
   startParallel();
   startRun();
   startScatter();
   startCurves();
   startShapes();
-  const drawTables = () => { drawForest(); drawContest(); drawRuns(); stackWide(); };
-  startPrinting(drawTables, drawTables);
+  startFolds();
+  const drawTables = () => { drawTitle(); drawForest(); drawContest(); redrawRuns(); stackWide(); };
+  startPrinting(() => { unfoldForPaper(); drawTables(); }, () => { foldAfterPaper(); drawTables(); });
   for (const width of ["639px", "759px"]) matchMedia(`(max-width: ${width})`).addEventListener("change", redrawAll); // a phone that is turned
-  onChange(drawRuns);
-  onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
-  onChange(drawCompare);
-  onChange(drawParallel);
-  onChange(drawHeat);
-  onChange(drawCurves);
+  onChange(redrawRuns);
+  onChange(whenOpen("scatter", () => { if (!byId("scatter").hidden) drawScatter(); }));
+  onChange(whenOpen("compare", drawCompare));
+  onChange(whenOpen("parallel", drawParallel));
+  onChange(whenOpen("heat", drawHeat));
+  onChange(whenOpen("curves", drawCurves));
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startLink();

@@ -22,7 +22,7 @@ function drawParallelControls() {
     parallel.axes = new Set(Object.entries(AXES_AT_FIRST).flatMap(([kind, most]) => state.data[kind].filter((c) => c.name !== "seed" && c.asked !== false).slice(0, most).map((c) => `${kind}:${c.name}`)));
   }
   if (parallel.colour && !names.includes(parallel.colour)) parallel.colour = null;
-  const ticks = axisColumns().map(([key, c]) => tick(c.name, `axis-${key}`, parallel.axes.has(key), (on) => {
+  const ticks = axisColumns().map(([key, c]) => tick(wordsOf(c), `axis-${key}`, parallel.axes.has(key), (on) => {
     if (on) parallel.axes.add(key); else parallel.axes.delete(key);
     drawParallel();
   }));
@@ -63,7 +63,7 @@ function spreadAtMarks(rows, c, scale, room) {
 
 function drawParallel() {
   const place = byId("parallel-chart");
-  if (byId("parallel").hidden || !place.offsetParent) return;
+  if (byId("parallel").hidden || !place.offsetParent || isFolded(place)) return;
   const axes = chosenAxes().map(([key, c]) => ({ key, c, scale: axisScale(c) }));
   const rows = state.shown.filter((i) => axes.some(({ c }) => c.errors && isNumber(c.values[i])));
   const narrow = innerWidth < 640 && !paper;
@@ -84,7 +84,7 @@ function drawParallel() {
   highlightRun(state.selected);
   drawKey("parallel-key", parallel.colour, null);
   const missing = state.shown.length - rows.length;
-  const logs = axes.filter(({ scale }) => scale.log).map(({ c }) => c.name);
+  const logs = axes.filter(({ scale }) => scale.log).map(({ c }) => wordsOf(c));
   byId("parallel-caption").replaceChildren(`${count(rows.length, "run")}, one line each${missing ? `; ${count(missing, "run")} without numbers` : ""}. ${logs.length ? `Log scale: ${logs.join(", ")}. ` : ""}`,
     el("span", { class: "screen-only" }, "Drag along an axis, or click a mark of a setting, to filter. With the chart in focus, arrow keys move from run to run and Enter opens one."));
 }
@@ -105,7 +105,7 @@ function runLine(i, colour) {
 function axisPicture({ key, c, scale }, at, y, end, below, { left, right }) {
   const anchor = { first: "start", last: "end" }[end] ?? "middle";
   const shift = { first: 10 - left, last: right - 10 }[end] ?? 0;
-  const words = short(c.name, 15);
+  const words = short(wordsOf(c), 15);
   const made = svg("g", { class: "axis-line", "data-key": key }, svg("line", { x1: at, x2: at, y1: y(0), y2: y(1) }),
     svg("text", { x: at + shift, y: FRAME.top - 40 + (below ? 18 : 0), "text-anchor": anchor, class: "name" }, words, svg("title", {}, titled(c))));
   for (const [t, text, condition] of scale.marks) {
@@ -129,7 +129,7 @@ function highlightRun(i) {
 
 function tellParallel(i) {
   highlightRun(i);
-  const parts = chosenAxes().map(([, c]) => `${c.name} ${c.errors ? inWords(c, i) : word(c.values[i])}`);
+  const parts = chosenAxes().map(([, c]) => `${wordsOf(c)} ${c.errors ? inWords(c, i) : word(c.values[i])}`);
   byId("parallel-readout").textContent = [state.data.runs.names[i], ...parts].map((t) => level(short(t, 120))).join(" · ");
 }
 

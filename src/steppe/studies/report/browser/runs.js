@@ -9,8 +9,8 @@ function columnsOfTable() {
   const { runs, settings, targets, measures } = state.data;
   const all = [{ key: "name", title: "run", kind: "name", values: runs.names }];
   if (runs.states.some((s) => s !== "done") || runs.admitted.includes(false)) all.push({ key: "state", title: "state", kind: "state", values: runs.states });
-  for (const t of targets) all.push({ key: `targets:${t.name}`, title: t.name, kind: "number", aside: !t.asked, values: t.values, errors: t.errors, write: (t.write ??= t.percent ? percent : aligned(t.values)) });
-  for (const m of measures) all.push({ key: `measures:${m.name}`, title: m.name, kind: "number", values: m.values, errors: m.errors, write: (m.write ??= aligned(m.values)) });
+  for (const t of targets) all.push({ key: `targets:${t.name}`, title: wordsOf(t), id: t.name, kind: "number", aside: !t.asked, values: t.values, errors: t.errors, write: (t.write ??= t.percent ? percent : aligned(t.values)) });
+  for (const m of measures) all.push({ key: `measures:${m.name}`, title: wordsOf(m), id: m.name, kind: "number", values: m.values, errors: m.errors, write: (m.write ??= aligned(m.values)) });
   // last: names of runs mostly contain them
   for (const s of settings) all.push({ key: `settings:${s.name}`, title: s.name, kind: "setting", values: s.values });
   return all;
@@ -116,7 +116,7 @@ function headCell(c, k) {
     byId("runs-table").querySelectorAll("thead button")[k].focus();
   } }, ...breakable(c.title));
   const kind = c.kind === "number" || (c.kind === "setting" && c.values.some(isNumber)) ? " number" : c.kind === "name" ? " name" : "";
-  return el("th", { scope: "col", class: `sortable${kind}`, "aria-sort": on ? (table.down ? "descending" : "ascending") : "none", "data-key": c.key }, button);
+  return el("th", { scope: "col", class: `sortable${kind}`, "aria-sort": on ? (table.down ? "descending" : "ascending") : "none", "data-key": c.key, title: c.id }, button);
 }
 
 function runRow(i, k, columns) {
@@ -144,7 +144,7 @@ function underTable(pages, rows, columns) {
       el("p", { class: "counted" }, `page ${table.page + 1} of ${pages}`),
       el("button", { type: "button", disabled: table.page === pages - 1, onclick: turn(1) }, "Next"));
   }
-  const titles = columns.flatMap((c) => (c.errors ? [c.title, `${c.title} standard error`] : [c.title]));
+  const titles = columns.flatMap((c) => (c.errors ? [c.id ?? c.title, `${c.id ?? c.title} standard error`] : [c.title]));
   const line = (i) => columns.flatMap((c) => (c.errors ? [c.values[i], c.errors[i]] : [c.values[i]]));
   parts.push(el("button", { type: "button", onclick: () => downloadable("runs.csv", [titles, ...rows.map(line)]) }, "Save as CSV"), columnChoice());
   return el("div", { class: "under" }, ...parts);

@@ -39,7 +39,7 @@ function spreads(key) {
 
 function runLines(i, x, y) {
   const settings = state.data.settings.slice(0, 8).map((s) => `${s.name} ${word(s.values[i])}`);
-  const value = (c) => `${c.name} ${withError(c.values[i], c.errors?.[i], c.percent ? percent : digits).map((part) => part.textContent ?? part).join("")}`;
+  const value = (c) => `${wordsOf(c)} ${withError(c.values[i], c.errors?.[i], c.percent ? percent : digits).map((part) => part.textContent ?? part).join("")}`;
   return [state.data.runs.names[i], value(x), value(y), ...settings];
 }
 
@@ -149,7 +149,7 @@ function drawTaus() {
   const notes = [...(rows.some(([, t]) => t.low === undefined) ? [`τ without an interval describes the runs shown and decides nothing${filtered() ? ": clear the filters to see intervals" : ""}.`] : []),
     ...(left ? [`${count(left, "group")} with too few configurations for an interval ${left === 1 ? "is" : "are"} left out.`] : [])];
   place.replaceChildren(
-    el("h3", {}, `τ of ${x.name} and ${y.name}, ${filtered() ? "over the runs shown" : "over all runs that count"}`),
+    el("h3", {}, `τ of ${wordsOf(x)} and ${wordsOf(y)}, ${filtered() ? "over the runs shown" : "over all runs that count"}`),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "τ by group" }, el("table", { id: "group-taus" },
       el("thead", {}, el("tr", {}, ...["", "τ", "from −1 to 1", "95 % interval", "pairs", "n"].map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
       el("tbody", {}, ...rows.map(([name, t]) => el("tr", {}, el("th", { scope: "row" }, spoken(name)),

@@ -12,7 +12,7 @@ function drawSettings() {
   const names = state.data.settings.map((s) => s.name).filter((name) => groups.some((g) => g.rows.some((c) => c.effects.has(name))));
   byId("settings").hidden = !names.length;
   if (!names.length) return;
-  byId("settings-sentence").textContent = state.data.followed;
+  byId("settings-sentence").replaceChildren(...inPlainWords(state.data.followed));
   const heads = [...names, "runs"];
   const values = (name) => groups.flatMap((g) => g.rows).map((c) => c.effects.get(name)?.values ?? 0).reduce((a, b) => Math.max(a, b));
   const head = (name) => (name === "runs" ? name : [...breakable(name), " ", el("span", { class: "error" }, count(values(name), "value"))]);

@@ -190,7 +190,7 @@ function ensemblesFigure() {
     const fitted = slopeOf(kind);
     if (fitted && logs) data.push({ type: "scatter", mode: "lines", ...fittedLine(x, y, fitted.slope), line: { color: category(k), dash: "dash", width: 1.5 }, hoverinfo: "skip", showlegend: false });
   }
-  const axis = (name, values) => ({ words: titled(column("measures", name) ?? { name }), zeroline: false, ...(logs ? { type: "log", ...logTicks(values) } : {}) });
+  const axis = (name, values) => ({ words: wordsOf(column("measures", name) ?? { name }), zeroline: false, ...(logs ? { type: "log", ...logTicks(values) } : {}) });
   return { data, layout: { showlegend: kinds().length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { l: 70, r: 18, t: 60, b: 56 }, xaxis: axis(shapes.ensembleX, all[0]), yaxis: axis(shapes.ensembleY, all[1]) } };
 }
 

@@ -24,13 +24,13 @@ const column = (kind, name) => state.data[kind].find((c) => c.name === name) ?? 
 const pick = (values) => state.shown.map((i) => values[i]);
 
 // Targets and measures, as [value, words] pairs for a menu.
-const named = (kind) => state.data[kind].map((c) => [c.name, c.name]);
+const named = (kind) => state.data[kind].map((c) => [c.name, wordsOf(c)]);
 const quantity = (key) => column(key.slice(0, key.indexOf(":")), key.slice(key.indexOf(":") + 1));
-const quantities = () => ["targets", "measures"].flatMap((kind) => state.data[kind].map((c) => [`${kind}:${c.name}`, hasLabel(c) ? `${c.name}: ${c.label}` : c.name]));
+const quantities = () => ["targets", "measures"].flatMap((kind) => state.data[kind].map((c) => [`${kind}:${c.name}`, wordsOf(c)]));
 
-// A quantity in words beside its identifier: "largest Hessian eigenvalue (lambda_max)".
-const hasLabel = (c) => Boolean(c.label) && c.label !== c.name.replace(/_/g, " ");
-const titled = (c) => (hasLabel(c) ? `${c.label} (${c.name})` : c.label || c.name);
+// A quantity as people read it, "largest Hessian eigenvalue"; and with its identifier, to point at: "… (lambda_max)".
+const wordsOf = (c) => c.label || c.name;
+const titled = (c) => (c.label && c.label !== c.name ? `${c.label} (${c.name})` : c.name);
 
 // How a quantity's numbers are written.
 const writer = (c) => (c.percent ? percent : digits);
