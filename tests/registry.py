@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import steppe
-from steppe.testing import MICRO_BATCHES, RADIUS_0, RADIUS_0_BITWISE, STATISTICS
+from steppe.testing.laws import MICRO_BATCHES, RADIUS_0, RADIUS_0_BITWISE, STATISTICS
 from steppe.testing.problem import BASES as BASES
 from steppe.testing.problem import CLASSES as CLASSES
 from steppe.testing.problem import FEATURES as FEATURES

@@ -74,7 +74,7 @@ TAKING_VALUES = [
 
 
 def test_commands_that_take_files_and_mappings_are_these() -> None:
-    assert TAKING_VALUES == ["train", "measure", "landscape", "ensemble", "theory"]
+    assert TAKING_VALUES == ["train", "compare", "measure", "landscape", "ensemble", "theory"]
 
 
 @pytest.mark.slow

@@ -466,3 +466,12 @@ def test_the_page_of_a_comparison_that_runs_reloads_and_is_drawn_before_the_firs
     assert '<meta http-equiv="refresh" content="10">' in page
     assert "No verdict yet" in page
     assert 'http-equiv="refresh"' not in write(result, tmp_path / "end.html").read_text()
+
+
+def test_rows_of_a_cluster_without_validation_rows_are_one_clear_error() -> None:
+    """Of a cluster's data nothing is known before a trial ends."""
+    from steppe.comparison.runs import TrialFailed, _done
+    from steppe.studies.cell import Outcome
+
+    with pytest.raises(TrialFailed, match=r"no validation rows.* --base validation=0\.1"):
+        _done(Outcome("key", "done", correct={"test": ""}), None)

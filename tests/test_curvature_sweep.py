@@ -22,7 +22,7 @@ from steppe.core.basis import flat, unflat
 from steppe.core.draw import Draw
 from steppe.core.vector import Space
 from steppe.measures.curvature.lanczos import Lanczos, Operator, Probes
-from steppe.measures.curvature.spectrum import LEAST_PROBES, PER_PROBE, Sweep, _deflation
+from steppe.measures.curvature.spectrum import LEAST_PROBES, PER_PROBE, Sweep
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 
@@ -375,7 +375,7 @@ def test_the_bound_is_a_function_of_the_size_alone(dimension: int, vectors: int)
     """2 GiB of float32, and at least 15 vectors."""
     operator = Matrix(torch.zeros(2, 2))
     sized = type("Sized", (), {"dimension": dimension, "space": operator.space})()
-    assert _deflation(sized) == vectors
+    assert Sweep(sized).deflate == vectors
 
 
 def test_a_space_that_is_exhausted_leaves_nothing_to_chance() -> None:

@@ -94,6 +94,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     assert not place.ran()
 
 
+COMPARE = ["compare", "--data", "spirals", "--model", "mlp", "--methods", "none,sam", "--fix", "epochs=1,batch_size=50"]
 LOGGERS = ("tensorboard", "mlflow", "wandb")
 GRID = {"base": RUN, "grid": {"seed": [0, 1]}, "measures": ["loss"]}
 
@@ -167,12 +168,25 @@ def test_loggers_and_compiled_steps(hostile: Hostile) -> None:
     assert not hostile.ran()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "local", "ray"])
+def test_comparisons(hostile: Hostile, engine: str) -> None:
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install ray")
+    base = ["--base", "validation=0.1", "--yes", "--budget", "10m", "--trials", "20"]
+    hostile.codes([*COMPARE, *base, "--engine", engine, "--workers", "2", "--out", f"{engine}-compared"])
+    hostile.codes(["compare", "report", f"{engine}-compared"])
+    assert not hostile.ran()
+
+
 def test_every_other_command(hostile: Hostile) -> None:
     hostile.write("pool.yaml", {"pool": "runs/*", "measures": ["loss"]})
     hostile.codes(
         ["measure", "runs/a", *MEASURES],
         ["landscape", "runs/a", "--points", "3", "--device", "cpu", "--out", "a.json"],
         ["ensemble", *WORDS, "--members", "2", "--strategy", "deep", "--out", "ens"],
+        [*COMPARE, "--dry-run"],
+        ["loggers"],
         ["reproduce"],
         ["theory"],
         ["study", "init", "new.yaml"],

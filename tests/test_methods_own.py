@@ -95,7 +95,7 @@ def test_passes_are_counted_step_by_step_where_steps_differ() -> None:
 
 def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None:
     inputs, key = GraphInputs(), (3, 4, 5)
-    with inputs.warming_up():
+    with inputs.active(capturing=False):
         order = from_host(lambda: torch.empty(20), lambda out, step: out.copy_(steppe.core.draw.permutation(20, *key)))
     before = order.clone()
     inputs.fill(9)
@@ -104,9 +104,9 @@ def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None
 
 def test_another_thread_does_not_use_the_inputs_of_a_capture() -> None:
     inputs = GraphInputs()
-    with inputs.warming_up():
+    with inputs.active(capturing=False):
         buffer = from_host(lambda: torch.empty(1), lambda out, step: out.fill_(1))
-    with inputs.capturing(), ThreadPoolExecutor(1) as pool:
+    with inputs.active(capturing=True), ThreadPoolExecutor(1) as pool:
         other = pool.submit(from_host, lambda: torch.empty(1), lambda out, step: out.fill_(2)).result()
         assert from_host(lambda: torch.empty(1), lambda out, step: out.fill_(3)) is buffer
     assert (float(buffer), float(other)) == (1, 2)

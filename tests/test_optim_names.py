@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -85,6 +86,14 @@ def test_an_option_by_position_and_by_name() -> None:
         steppe.asam(SGD(model.parameters(), lr=0.1), rhoo=0.3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="multiple values for argument 'rho'"):
         steppe.asam(SGD(model.parameters(), lr=0.1), 0.3, rho=0.3)  # type: ignore[misc]
+
+
+def test_a_wrapper_reaches_another_process() -> None:
+    model = network()
+    for make in (steppe.asam, steppe.optimizer):
+        assert pickle.loads(pickle.dumps(make)) is make
+    opt = pickle.loads(pickle.dumps(partial(steppe.asam, rho=0.25)))(SGD(model.parameters(), lr=0.1), model=model)
+    assert opt.method == steppe.ASAM(rho=0.25)
 
 
 def test_what_was_a_method_before_says_what_to_write() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,18 @@ def test_measurements_of_runs_fit(columns: int, capsys: pytest.CaptureFixture[st
     for number in ("0.69315", "-12346", "0.0413", "2.5e+02"):
         assert found.count(number) == 2
     assert all(found.count(word) == 2 for word in ("200", "1.25")) or "also shows: time" in text
+
+
+RECORD = Path(__file__).parents[1] / "docs/comparisons/digits/comparison.jsonl"
+
+
+def test_the_answer_of_a_comparison_fits(columns: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shutil.copy(RECORD, tmp_path)
+    text = said(f"compare report {tmp_path}", capsys)
+    assert [one for one in too_wide(text, columns) if str(tmp_path) not in one] == []
+    for name in ("none", "sam", "asam"):
+        assert re.search(rf"\b{name}\b", text)
+    assert "undecided" in text.lower() or "better" in text or "worse" in text
 
 
 def test_printed_results_fit(columns: int) -> None:

@@ -11,7 +11,8 @@ from registry import ENTRIES
 
 from steppe import Ball, Method, Plan, Probe, testing
 from steppe.core.probe import Context
-from steppe.testing import LAWS, RADIUS_0, RADIUS_0_BITWISE, check_method
+from steppe.testing import LAWS, check_method
+from steppe.testing.laws import RADIUS_0, RADIUS_0_BITWISE
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,11 @@ import pytest
 from steppe.cli import main
 from steppe_papers.figures import NAMED, Result, Settings, find, run, save
 
-OURS = [name for name, entry in NAMED.items() if entry.module in ("sharpbalance_studies", "wishart")]
+OURS = [
+    name
+    for name, entry in NAMED.items()
+    if entry.module in ("sharpbalance_studies", "wishart", "invariance", "pac_bayes")
+]
 FAST = ("--quick", "--sizes.matrices", "3")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -48,6 +49,8 @@ WHOLE_BATCH: dict[str, Callable[[], Method]] = {
     "msam": lambda: method("msam"),
     "every": lambda: Every(2, steppe.SAM(0.1), method("gsam", rho=0.1, alpha=0.2)),
 }
+PARTS = ("esam", "m-sam", "sharpbalance", "ssam-f")  # choose among the rows of each worker
+WHOLE_BATCH |= {name: partial(method, name) for name in steppe.METHODS if name not in (*WHOLE_BATCH, *PARTS)}
 
 
 def network() -> nn.Module:

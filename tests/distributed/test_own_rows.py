@@ -60,10 +60,10 @@ def test_workers_choose_among_their_own_rows(pair: Pair, name: str, wrapper: str
     assert_same(first, expected(name))
 
 
-def test_the_readme_names_the_methods_that_choose_rows_on_each_worker() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    line = text.split("- **Distributed training**")[1].split("\n- **")[0]
-    assert set(re.findall(r"`([a-z-]+)`", line)) & set(steppe.METHODS) == set(OWN_ROWS)
+def test_the_guide_names_the_methods_that_choose_rows_on_each_worker() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guides.md").read_text(encoding="utf-8")
+    named = text.split("Methods that select rows (")[1].split(")")[0]
+    assert set(re.findall(r"`([a-z-]+)`", named)) == set(OWN_ROWS)
 
 
 def test_every_named_method_is_run_on_two_workers() -> None:

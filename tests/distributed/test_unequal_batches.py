@@ -60,15 +60,15 @@ class Worker(Run):
 
     def extras(self, number: int) -> dict[str, Any]:
         """All rows sharp at first, then only some of a worker's, then none."""
-        return {"mask": (torch.arange(registry.ROWS) >= number)[self.mine]} if self.entry.masked else {}
+        return {"mask": (torch.arange(registry.ROWS) >= number)[self.mine]} if self.case.masked else {}
 
     def loss(self, pass_: Any, number: int) -> Tensor:
         x, y = (t[self.mine] for t in registry.batch(number + 500 if pass_.held_out else number, self.dtype))
         x, y = (x, y) if pass_.held_out else pass_.rows(x, y)
-        return F.cross_entropy(self.model(x), y, reduction="none" if self.entry.unreduced else "mean")
+        return F.cross_entropy(self.model(x), y, reduction="none" if self.case.unreduced else "mean")
 
     def trained(self, steps: int | None = None) -> dict[str, Any]:
-        for number in range(steps or (MASKED_STEPS if self.entry.masked else STEPS)):
+        for number in range(steps or (MASKED_STEPS if self.case.masked else STEPS)):
             self.step(number)
         return self.everything()
 

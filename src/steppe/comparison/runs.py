@@ -195,6 +195,11 @@ def _rung(trial: Trial) -> int:
 def _done(outcome: Any, trial: Trial) -> Done:
     if outcome.state == "failed":
         return Done(failed="the loss is not finite")
+    if "validation" not in outcome.correct:  # of a cluster, whose rows nobody has seen before
+        raise TrialFailed(
+            f"the data have no validation rows, and validation selects among trials: --base validation={VALIDATION} "
+            "sets a fraction of the training rows aside"
+        )
     meta = outcome.meta
     per_epoch, curve, rung, passes, seconds = meta["steps"] / trial.epochs, [], None, 0.0, 0.0
     for record in outcome.curves:

@@ -32,21 +32,11 @@ class GraphInputs:
     _captured: int | None = None  # how many buffers the capture has reached; None in the warm-up
 
     @contextmanager
-    def warming_up(self) -> Iterator[None]:
-        """A context in which `from_host` allocates and fills buffers, and keeps them here."""
-        self._buffers = []
-        with self._activated(None):
-            yield
-
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """A context in which `from_host` returns the buffers of the warm-up, in their order, without filling them."""
-        with self._activated(0):
-            yield
-
-    @contextmanager
-    def _activated(self, captured: int | None) -> Iterator[None]:
-        self._captured = captured
+    def active(self, *, capturing: bool) -> Iterator[None]:
+        """A context of `from_host`: in a warm-up it allocates buffers and keeps them here; a capture reads these."""
+        if not capturing:
+            self._buffers = []
+        self._captured = 0 if capturing else None
         token = _active.set(self)
         try:
             yield
@@ -58,12 +48,10 @@ class GraphInputs:
         for buffer, fill in self._buffers:
             fill(buffer, step)
 
-    def _buffer(self, make: Make, fill: Fill) -> Tensor:
+    def next_buffer(self, fill: Fill) -> Tensor | None:
+        """In a capture, the next buffer of the warm-up, in their order, without filling it; otherwise None."""
         if self._captured is None:
-            buffer = make()
-            fill(buffer, None)
-            self._buffers.append((buffer, fill))
-            return buffer
+            return None
         if self._captured == len(self._buffers):
             raise RuntimeError("the captured step reads more values from the host than its warm-up did")
         buffer, _ = self._buffers[self._captured]
@@ -75,8 +63,11 @@ class GraphInputs:
 def from_host(make: Make, fill: Fill) -> Tensor:
     """A buffer from `make`, filled by `fill` now, or before every replay if the step is captured."""
     inputs = _active.get()
-    if inputs is not None:
-        return inputs._buffer(make, fill)
+    captured = inputs.next_buffer(fill) if inputs is not None else None
+    if captured is not None:
+        return captured
     buffer = make()
     fill(buffer, None)
+    if inputs is not None:
+        inputs._buffers.append((buffer, fill))
     return buffer

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 BORDER = 0.1  # the outer tenth of a law, at either end
-
-
-class Law(Protocol):
-    """The distribution of one setting."""
-
-    def at(self, u: float) -> Any:
-        """Return the setting's value at the quantile u, from 0 to 1."""
-        ...
-
-    def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,9 +35,11 @@ class Uniform:
         _check_bounds(self, self.low, self.high)
 
     def at(self, u: float) -> float:
+        """Return the setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
 
     def edge(self, u: float) -> str:
+        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
         return _edge(u)
 
 
@@ -119,6 +109,10 @@ class Choice:
         return ""
 
 
+Law = Uniform | LogUniform | Choice
+"""The distribution of one setting."""
+
+
 def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]:
     """Return the training seed of a trial and its point in the unit cube.
 
@@ -131,7 +125,7 @@ def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]
 
 def law_of(value: Any) -> Law:
     """Return the law that plain values describe: as in files, or one fixed value."""
-    if isinstance(value, Uniform | LogUniform | Choice):
+    if isinstance(value, Law):
         return value
     if isinstance(value, Mapping) and len(value) == 1:
         kind, given = next(iter(value.items()))

@@ -61,9 +61,13 @@ class Workers:
         """The numbered rows of all workers, sorted by their numbers."""
         if self.group is None:
             return sorted(rows)
+        return sorted(row for rows in self._of_each(list(rows)) for row in rows)
+
+    def _of_each(self, mine: Any) -> list[Any]:
+        """What every worker passes, by rank."""
         per_worker: list[Any] = [None] * self.count
-        dist.all_gather_object(per_worker, list(rows), group=self.group)
-        return sorted(row for rows in per_worker for row in rows)
+        dist.all_gather_object(per_worker, mine, group=self.group)
+        return per_worker
 
     def raise_on_all(self, error: Exception | None) -> None:
         """Raise on every worker the error of any of them; otherwise the other workers wait for that one forever."""
@@ -71,8 +75,7 @@ class Workers:
             if error is not None:
                 raise error
             return
-        per_worker: list[Any] = [None] * self.count
-        dist.all_gather_object(per_worker, error and (type(error), str(error)), group=self.group)
+        per_worker = self._of_each(error and (type(error), str(error)))
         if error is not None:
             raise error
         for rank, remote in enumerate(per_worker):

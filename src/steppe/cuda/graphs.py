@@ -153,7 +153,7 @@ class Graph:
         buffers = [torch.empty_like(t) for t in inputs]
         copy_(buffers, inputs)
         self._buffers, self._host_inputs = buffers, host_inputs
-        with host_inputs.capturing():
+        with host_inputs.active(capturing=True):
             self.outputs, self._replay = recorder.capture(lambda noise: work(noise, *buffers), passes)
 
     def replay(self, inputs: Sequence[Tensor], step: int | None = None) -> None:
@@ -249,7 +249,7 @@ class GraphCache:
         """A context for a key's last call before its capture: it allocates the buffers for values from the host."""
         assert self._recorder is not None
         host_inputs = GraphInputs()
-        with self._recorder.on_stream(), host_inputs.warming_up():
+        with self._recorder.on_stream(), host_inputs.active(capturing=False):
             yield
         self._warm[key] = host_inputs
 

@@ -36,9 +36,7 @@ class BatchEstimates(list[tuple[int, Estimate]]):
         """m-sharpness: the weighted mean over these batches, as `PerBatch.estimate` computes it."""
         if not self:
             raise ValueError("this worker holds no batches, so there is no mean")
-        kinds = [float(KINDS.index(e.kind)) for _, e in self]
-        rows = [(i, [e.value, w, k]) for (i, e), w, k in zip(self, self.weights, kinds, strict=True)]
-        return mean_of(rows)
+        return mean_of([row_of(i, e, w) for (i, e), w in zip(self, self.weights, strict=True)])
 
     def plot(self) -> Any:
         """A plotly figure of the value of each batch, and their mean with its 95 % interval."""
@@ -47,8 +45,13 @@ class BatchEstimates(list[tuple[int, Estimate]]):
         return over_batches(self, self.mean())
 
 
+def row_of(number: int, e: Estimate, weight: float) -> tuple[int, list[float]]:
+    """A batch by number as value, weight and index of the kind."""
+    return number, [e.value, weight, float(KINDS.index(e.kind))]
+
+
 def mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
-    """The weighted mean of batches, given by number as value, weight and index of the kind."""
+    """The weighted mean of batches."""
     draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
     kind = KINDS[int(draws[:, 2].max())]  # the weakest kind of its parts
     return weighted(draws[:, 0], draws[:, 1], kind)
@@ -85,8 +88,7 @@ class PerBatch(Measure):
         error: Exception | None = None
         try:
             for number, batch in objective.each():
-                part = self.measure.estimate(batch, seed)
-                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
+                rows.append(row_of(number, self.measure.estimate(batch, seed), batch.batch_weights[0]))
                 if objective.group is None:
                     yield mean_of(rows)
         except Exception as raised:

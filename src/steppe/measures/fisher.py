@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 Way = Literal["ghost", "vmap", "rows"]
 
 FAINT = 1e-24  # below this, squares of small entries may have underflowed in single precision
-HELD = {"cpu": 2**25}  # numbers in the gradients that vmap holds at once: 128 MiB in single precision
-HELD_ELSEWHERE = 2**28
+HELD = 2**25, 2**28  # numbers in the gradients that vmap holds at once, on a CPU (128 MiB) and elsewhere
 
 
 def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | None = None) -> Tensor:
@@ -206,7 +205,7 @@ def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Ten
         grads, loss = cast(Any, of_weights(weights))
         return torch.where(loss.isfinite(), _squares(grads, precise), nan)
 
-    held = HELD.get(objective.device.type, HELD_ELSEWHERE)
+    held = HELD[objective.device.type != "cpu"]
     of_rows = torch.func.vmap(
         of_row,
         in_dims=(None, None, *(0 if c else None for c in cut)),

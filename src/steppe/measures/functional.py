@@ -101,14 +101,15 @@ def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], b
         return work(tensors, batch)
     # a graph of another function, or of other memory, must not be replayed
     modules = list(o.model.modules())
-    function, memory = function_key(o, modules), _memory_key(o, modules)
+    owned = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()))
+    memory = tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (*o.params.values(), *owned) if t is not None)
     n = len(tensors)
 
     def flat_work(*inputs: Tensor) -> list[Tensor]:
         return work(inputs[:n], tree_unflatten(list(inputs[n:]), spec))
 
     with session(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
-        return o.replays((key, str(spec), function, memory), flat_work, *tensors, *leaves)
+        return o.replays((key, str(spec), function_key(o, modules), memory), flat_work, *tensors, *leaves)
 
 
 def is_captured(device: torch.device) -> bool:
@@ -127,10 +128,3 @@ def function_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
         hooks += map(tuple, (m._forward_pre_hooks, m._forward_hooks, m._backward_pre_hooks, m._backward_hooks))
     settings = (id(o.loss_fn), id(o.forward), o.statistics, o.precision)
     return (*settings, *o.params, *identities, *hooks)
-
-
-def _memory_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
-    """Addresses and layouts of the weights and buffers."""
-    owned = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()))
-    tensors: list[Tensor | None] = [*o.params.values(), *owned]
-    return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors if t is not None)

@@ -71,12 +71,9 @@ class LayerHooks:
         with ExitStack() as stack:
             for module in self.layers:
                 # inside other hooks, which may replace the input and must not replace the output
-                stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                stack.callback(module.register_forward_pre_hook(lambda m, args: self.inside.append(m)).remove)
                 stack.callback(module.register_forward_hook(self._leave, prepend=True, with_kwargs=True).remove)
             yield
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self.inside.append(module)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Any:
         self.inside.pop()
@@ -90,10 +87,6 @@ class LayerHooks:
         if any(not t.ndim or len(t) != self.rows for t in (x, output)):
             shapes = f"{tuple(x.shape)} -> {tuple(output.shape)}"
             raise UnsupportedModel(f"{layer.name} maps {shapes}, not {self.rows} rows first; {HINT}")
-        return _GradientTap.apply(output, self.token, self._receiver(module, x))  # type: ignore[no-untyped-call]
-
-    def _receiver(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], None]:
-        layer = self.layers[module]
         inputs, version = [x] if "weight" in layer.moving else [], x._version
 
         def receive(grad: Tensor) -> None:
@@ -106,7 +99,7 @@ class LayerHooks:
             if "bias" in layer.moving:
                 self.norms[layer.moving["bias"]] = layer.rule.bias(module, grad)
 
-        return receive
+        return _GradientTap.apply(output, self.token, receive)  # type: ignore[no-untyped-call]
 
 
 class _GradientTap(torch.autograd.Function):
@@ -165,10 +158,16 @@ def _squares(objective: Objective, layers: dict[nn.Module, HookedLayer], batch: 
     def task(model: nn.Module) -> Tensor:
         with torch.enable_grad(), hooks.attached():
             outputs, grads = _output_gradients(objective, n, *objective.forward(model, batch))
-        seeds, scale = _scaled(grads)
+        # every row divided by a power of two: squares of small gradients underflow in single precision
+        sizes = torch.stack([g.flatten(1).abs().amax(1).double() for g in grads]).amax(0)
+        usual = (sizes > 0) & sizes.isfinite()
+        scale = torch.where(usual, torch.ldexp(torch.ones_like(sizes), torch.frexp(sizes).exponent), 1.0)
+        seeds = [(g.double() / scale.view(-1, *[1] * (g.ndim - 1))).to(g.dtype) for g in grads]
         torch.autograd.grad(outputs, [token], seeds, allow_unused=True)
         none = torch.zeros(n, device=token.device)
-        return torch.stack([hooks.norms.get(name, none).double() for name in objective.params], 1) * scale.unsqueeze(1)
+        return torch.stack(
+            [hooks.norms.get(name, none).double() for name in objective.params], 1
+        ) * scale.square().unsqueeze(1)
 
     with session(objective.model, objective.statistics) as opened:
         return opened.call(weights, task, objective.precision)
@@ -245,12 +244,3 @@ def _output_gradients(objective: Objective, n: int, output: Any, target: Any) ->
     grads = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     finite = losses.isfinite()  # an infinite loss may have a finite gradient; its row counts as nan all the same
     return [leaves[i] for i in carrying], [torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, nan) for g in grads]
-
-
-def _scaled(grads: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Divide every row by a power of two, so that squares of small gradients do not underflow in single precision."""
-    sizes = torch.stack([g.flatten(1).abs().amax(1).double() for g in grads]).amax(0)
-    usual = (sizes > 0) & sizes.isfinite()
-    scale = torch.where(usual, torch.ldexp(torch.ones_like(sizes), torch.frexp(sizes).exponent), 1.0)
-    scaled = [(g.double() / scale.view(-1, *[1] * (g.ndim - 1))).to(g.dtype) for g in grads]
-    return scaled, scale.square()

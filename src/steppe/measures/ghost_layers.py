@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 # Numbers held at once where every row needs a matrix: a few MiB fit a CPU's cache, a GPU is fast on large batches.
-HELD = {"cpu": 2**21}
-HELD_ELSEWHERE = 2**26
+HELD = 2**21, 2**26  # on a CPU and elsewhere
 # A convolution with one group per row reaches about two thirds of the speed of a matrix product.
 CONVOLUTION = 1.5
 
@@ -66,7 +65,7 @@ def of_few_positions(a: Tensor, g: Tensor) -> Tensor:
 
 def split(n: int, each: int, device: torch.device) -> int:
     """How many of n rows to process at once if each of them holds `each` numbers."""
-    return max(1, min(n, HELD.get(device.type, HELD_ELSEWHERE) // max(1, each)))
+    return max(1, min(n, HELD[device.type != "cpu"] // max(1, each)))
 
 
 def of_convolution(layer: Any, a: Tensor, g: Tensor) -> Tensor:

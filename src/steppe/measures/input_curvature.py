@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.draw import seed_of
-from .batches import Batch, row, rows_of, to_device
+from .batches import Batch, row, to_device
 from .estimate import Estimate, Measure, summarise
 from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows
 from .functional import twice_differentiable
@@ -61,6 +61,11 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
 
 
 @register(
+    "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
+    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
+    args=(1,),
+)  # fmt: skip
+@register(
     "input_curvature", kind="unbiased", cost="1 gradient and 10 products", paper="Garg and Roy 2023",
     label="input curvature", does="the mean over rows of tr H^2, H the Hessian of a row's loss in its input",
 )  # fmt: skip
@@ -98,14 +103,6 @@ class InputCurvature(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         yield from mean_over_rows(objective, _by_batch(objective, self, seed))
-
-
-@register(
-    "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
-    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
-)  # fmt: skip
-def input_trace() -> InputCurvature:
-    return InputCurvature(1)
 
 
 @register(
@@ -162,8 +159,10 @@ def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Itera
     objective.check()
     for i, (batch, size) in enumerate(zip(objective.batches, objective.sizes, strict=True)):
         local = to_device(batch, objective.device)
-        if i == 0:
-            _check_rows_independent(objective, local)
+        if i == 0 and size > 1:
+            among, alone = (_gradient_of_first(objective, part) for part in (local, row(local, 0)))
+            if float((among - alone).norm()) > torch.finfo(alone.dtype).eps ** 0.25 * float(alone.norm()):
+                raise ValueError("a row has another gradient by itself than among others: the model mixes rows")
         draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))
         weights, factors = row_weights(objective, batch, size)
         curvatures = _curvatures(objective, local, measure, draws, factors)
@@ -214,18 +213,10 @@ def _gradient(objective: Objective, model: nn.Module, batch: Batch, x: Tensor, f
     return grad if losses.ndim else grad * factors.to(grad).view(-1, *[1] * (x.ndim - 1))
 
 
-def _check_rows_independent(objective: Objective, batch: Batch) -> None:
-    """Raise if the first row has another gradient by itself than among the others."""
-    if rows_of(batch) < 2:
-        return
-
-    def first(part: Batch) -> Tensor:
-        x = _inputs(part)
-        weights = objective.weight_tensors()
-        factors = row_weights(objective, part, len(x))[1]
-        return objective.evaluate(weights, lambda model: _gradient(objective, model, part, x, factors)[0].detach())
-
+def _gradient_of_first(objective: Objective, batch: Batch) -> Tensor:
+    """The gradient of the first row's loss in its input."""
+    x = _inputs(batch)
+    factors = row_weights(objective, batch, len(x))[1]
     with torch.enable_grad(), twice_differentiable(objective.model):
-        among, alone = first(batch), first(row(batch, 0))
-    if float((among - alone).norm()) > torch.finfo(alone.dtype).eps ** 0.25 * float(alone.norm()):
-        raise ValueError("a row has another gradient by itself than among others: the model mixes rows")
+        weights = objective.weight_tensors()
+        return objective.evaluate(weights, lambda model: _gradient(objective, model, batch, x, factors)[0].detach())

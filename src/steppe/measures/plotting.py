@@ -169,7 +169,8 @@ def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: Vi
     plane = len(slices[0].axes) == 2
     panels = len(slices) if plane else 1
     kind = "scene" if plane and view == "surface" else "xy"
-    fig = make_subplots(1, panels, specs=[[{"type": kind}] * panels], horizontal_spacing=GAP)
+    titles = [shorten(name, 60, placeholder=" ...") for name in names[:panels]] if panels > 1 else []
+    fig = make_subplots(1, panels, specs=[[{"type": kind}] * panels], horizontal_spacing=GAP, subplot_titles=titles)
     fig.update_layout(font={"size": 15}, legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"})
     fig.update_xaxes(ticks="outside").update_yaxes(ticks="outside")
     if isinstance(drawn, Path):
@@ -184,8 +185,6 @@ def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: Vi
     draw, title = (_surfaces, "Loss over a plane") if view == "surface" else (_contours, "Loss in a plane")
     fig.update_layout(title=title + where, coloraxis=scale.coloraxis)
     draw(fig, slices, scale)
-    if panels > 1:
-        _name_panels(fig, names[:panels], view)
     return fig
 
 
@@ -331,20 +330,6 @@ def _surfaces(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
         zaxis={"title": {"text": "rise of the loss"}, **scale.axis, "range": ends},
         camera={"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
     )  # fmt: skip
-
-
-def _name_panels(fig: Any, names: Sequence[str], view: View) -> None:
-    """Write the names of panels above them."""
-    for k, name in enumerate(names):
-        n = str(k + 1) if k else ""
-        place = {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0}
-        if view == "surface":  # a scene has no coordinates of its own
-            left = fig.layout[f"scene{n}"].domain.x[0]
-            place = {"xref": "paper", "yref": "paper", "x": left, "name": f"scene {k}"}
-        fig.add_annotation(
-            text=shorten(name, 60, placeholder=" ..."), y=1, xanchor="left", yanchor="bottom", yshift=6,
-            showarrow=False, **place,
-        )  # fmt: skip
 
 
 def _mark(fig: Any, grid: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:

@@ -62,7 +62,8 @@ class Watch(TorchFunctionMode):
             bound = signature(loss).bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
-            how, weight, target = given["reduction"], given.get("weight"), given.get("target")
+            how, weight = given["reduction"], given.get("weight")
+            target: Any = given.get("target")
             deprecated = given.get("size_average") is not None or given.get("reduce") is not None
             if deprecated or (loss in UNEVEN and weight is not None):
                 return None

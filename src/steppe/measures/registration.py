@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -77,6 +77,7 @@ def register(
     cost: str,
     label: str = "",
     paper: str = "",
+    args: Sequence[Any] = (),
     variants: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Make], Make]:
     """A decorator that registers a class, or a function that makes a measure, as the measure of that name.
@@ -86,6 +87,8 @@ def register(
     name, does, kind, cost, label, paper
         As in `steppe.measures.MEASURES`: the name, what the measure is, its kind and its cost, a few words for axes
         (the name without them), and the authors and the year. Write texts out: pages read them before torch is there.
+    args
+        The first arguments that make the measure; a radius among them cannot be written after the name.
     variants
         Other names, and the arguments that make these measures; with `paper` if theirs is another.
 
@@ -102,7 +105,7 @@ def register(
     def add(make: Make) -> Make:
         for other, options in {name: {}, **(variants or {})}.items():
             arguments = {k: v for k, v in options.items() if k != "paper"}
-            made = partial(make, **arguments) if arguments else make
+            made = partial(make, *args, **arguments) if args or arguments else make
             one = Registered(other, made, does, label or name, kind, cost, options.get("paper", paper))
             MEASURES.add(other, one, make.__module__)
         return make

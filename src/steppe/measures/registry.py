@@ -12,7 +12,7 @@ from .._util.names import unknown
 from ..core.arguments import check_instance, described
 from .combinators import OnData, PerBatch, Rows
 from .estimate import Measure
-from .modern_look import RADII
+from .modern_look import CASES, RADII
 from .precision import Precision
 from .registration import MEASURES
 from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start
@@ -57,7 +57,10 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     """
     if isinstance(measures, Mapping):
         for name, one in measures.items():
-            _check_measure(one, f"the measure {name!r}")
+            what = f"the measure {name!r}"
+            check_instance(what, one)
+            if not hasattr(one, "running"):
+                raise TypeError(f"{what} is a Measure such as Loss(), not {described(one)}; names are given as a list")
         return dict(measures)
     if isinstance(measures, type) or not isinstance(measures, Iterable):
         raise TypeError(f"measures are names, or a mapping of names to measures, not {described(measures)}: {NAMED}")
@@ -69,12 +72,6 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
 
 
 NAMED = "pass a mapping, {'my name': measure}"
-
-
-def _check_measure(one: Any, what: str) -> None:
-    check_instance(what, one)
-    if not hasattr(one, "running"):
-        raise TypeError(f"{what} is a Measure such as Loss(), not {described(one)}; names are given as a list")
 
 
 def canonical_names(names: Iterable[str], usual: Mapping[str, str] | None = None) -> list[str]:
@@ -114,8 +111,8 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
         measure = MEASURES[base]()
     else:
         if not MEASURES[base].has_radius:
-            with_one = [name for name, one in MEASURES.items() if one.has_radius]
-            raise ValueError(unknown("measure with a radius", base, with_one))
+            known = ", ".join(CASES)
+            raise ValueError(f"there is no measure {base!r} with a radius: write {base}, or one of {known} with it")
         number = canonical_number(radius)
         try:
             if number is None:
@@ -131,20 +128,19 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
         radius = number
     if not name.options:
         return MeasureName(base, radius), measure
+    defaults = _options(measure)
     try:
-        own, data = _values(measure, name)
+        own, data = _values(measure, name, defaults)
     except ValueError as error:
         raise ValueError(f"{str(name)!r}: {error}") from error
-    defaults = _options(measure)
     spelled = {k: name.options[k] if isinstance(v, str) or k == "climb" else str(canonical_number(v))
                for k, v in (own | data).items() if k in data or v != defaults[k]}  # fmt: skip
     measure = _with(measure, own)
     return MeasureName(base, radius, spelled), OnData(measure, **data) if data else measure
 
 
-def _values(measure: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[str, Any]]:
+def _values(measure: Measure, name: MeasureName, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a name's options: those of the measure's class, and those of the data."""
-    defaults = _options(measure)
     own: dict[str, Any] = {}
     data: dict[str, Any] = {}
     for key, text in name.options.items():
@@ -155,16 +151,16 @@ def _values(measure: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[s
         if key in CHOICES and text not in CHOICES[key]:
             raise ValueError(unknown(f"value of {key}", text, CHOICES[key]))
         values = data if key in DATA_OPTIONS else own
-        values[key] = CHOICES[key][text] if key in CHOICES else _number(key, text, type(defaults.get(key, 1)))
+        if key in CHOICES:
+            values[key] = CHOICES[key][text]
+            continue
+        kind, number = type(defaults.get(key, 1)), canonical_number(text)
+        value = float(number) if number is not None else 0.0
+        if not 0 < value < inf or (kind is int and value != int(value)):
+            wanted = "a whole number, 1 or more" if kind is int else "above 0"
+            raise ValueError(f"{key} has to be {wanted}, not {text!r}")
+        values[key] = kind(value)
     return own, data
-
-
-def _number(key: str, text: str, kind: type) -> float:
-    number = canonical_number(text)
-    value = float(number) if number is not None else 0.0
-    if not 0 < value < inf or (kind is int and value != int(value)):
-        raise ValueError(f"{key} has to be {'a whole number, 1 or more' if kind is int else 'above 0'}, not {text!r}")
-    return kind(value)  # type: ignore[no-any-return]
 
 
 def _innermost(measure: Any) -> Any:

@@ -227,13 +227,17 @@ def measure_objective(
         Makes the objective of measures on other data (`OnData`); by default from `objective`, without other rows.
 
     """
+    groups: dict[OnData | None, dict[str, Measure]] = {}  # spectral measures on the same data share products
+    for name, one in plan.items():
+        data = replace(one, measure=Loss()) if isinstance(one, OnData) else None
+        groups.setdefault(data, {})[name] = one.measure if isinstance(one, OnData) else one
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     cost = Cost()
     with _watching(len(plan), progress) as watch, session(objective.model, objective.statistics):
         if plan:
             objective.check()
-        for data, measures in _by_data(plan).items():
+        for data, measures in groups.items():
             if STOPPED in failures.values() or not all(e.complete for e in estimates.values()):
                 failures |= dict.fromkeys(measures, STOPPED)
                 continue
@@ -251,15 +255,6 @@ def measure_objective(
             cost += results.cost
     kept = {name: estimates[name] for name in plan if name in estimates}
     return Results(kept, failures, cost)
-
-
-def _by_data(plan: Mapping[str, Measure]) -> dict[OnData | None, dict[str, Measure]]:
-    """The measures by the data that they are measured on: spectral measures on the same data share products."""
-    groups: dict[OnData | None, dict[str, Measure]] = {}
-    for name, one in plan.items():
-        data = replace(one, measure=Loss()) if isinstance(one, OnData) else None
-        groups.setdefault(data, {})[name] = one.measure if isinstance(one, OnData) else one
-    return groups
 
 
 def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: int, watch: Watch) -> Results:

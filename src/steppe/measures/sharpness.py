@@ -150,6 +150,11 @@ class AverageCase(Measure):
                 yield summarise(torch.tensor(draws, dtype=torch.float64), "unbiased")
 
 
+@register(
+    "sam_sharpness", kind="exact", cost="1 gradient and 1 loss", paper="Foret et al. 2021", label="SAM sharpness",
+    does="how much one step of SAM, of radius 0.05, raises the loss",
+    args=(Ball(0.05),),  # section 3.1
+)  # fmt: skip
 @dataclass(frozen=True)
 class OneStep(Measure):
     """L(w + d) - L(w) at SAM's d, the point of the ball furthest along the gradient (Foret et al. 2021, eq. 2).
@@ -185,13 +190,11 @@ class OneStep(Measure):
 
 
 @register(
-    "sam_sharpness", kind="exact", cost="1 gradient and 1 loss", paper="Foret et al. 2021", label="SAM sharpness",
-    does="how much one step of SAM, of radius 0.05, raises the loss",
+    "adaptive_slope_limit", kind="exact", cost="1 gradient", paper="Andriushchenko et al. 2023",
+    label="adaptive first-order sharpness",
+    does="adaptive worst-case sharpness over a small radius, first order: a norm of the gradient",
+    args=(Ball(1.0, MAGNITUDE),),
 )  # fmt: skip
-def sam_sharpness() -> OneStep:
-    return OneStep(Ball(0.05))  # section 3.1
-
-
 @dataclass(frozen=True)
 class SlopeLimit(Measure):
     """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points.
@@ -230,14 +233,11 @@ class SlopeLimit(Measure):
 
 
 @register(
-    "adaptive_slope_limit", kind="exact", cost="1 gradient", paper="Andriushchenko et al. 2023",
-    label="adaptive first-order sharpness",
-    does="adaptive worst-case sharpness over a small radius, first order: a norm of the gradient",
+    "adaptive_curvature_limit", kind="lower bound", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
+    label="adaptive second-order sharpness",
+    does="adaptive worst-case sharpness over a small squared radius at a minimum: an eigenvalue",
+    args=(Ball(1.0, MAGNITUDE),),
 )  # fmt: skip
-def adaptive_slope_limit() -> SlopeLimit:
-    return SlopeLimit(Ball(1.0, MAGNITUDE))
-
-
 @dataclass(frozen=True)
 class CurvatureLimit(Measure):
     """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point.
@@ -281,14 +281,11 @@ class CurvatureLimit(Measure):
 
 
 @register(
-    "adaptive_curvature_limit", kind="lower bound", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
-    label="adaptive second-order sharpness",
-    does="adaptive worst-case sharpness over a small squared radius at a minimum: an eigenvalue",
+    "adaptive_average_limit", kind="plug-in", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
+    label="adaptive average-case limit",
+    does="adaptive average-case sharpness over a small squared radius: a trace",
+    args=(1.0, MAGNITUDE),
 )  # fmt: skip
-def adaptive_curvature_limit() -> CurvatureLimit:
-    return CurvatureLimit(Ball(1.0, MAGNITUDE))
-
-
 @dataclass(frozen=True)
 class AverageLimit(Measure):
     """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise.
@@ -327,12 +324,3 @@ class AverageLimit(Measure):
         factor = self.variance * self.rho**2 / 2
         for trace in Trace(rtol=self.rtol, metric=self.metric).running(objective, seed):
             yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
-
-
-@register(
-    "adaptive_average_limit", kind="plug-in", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
-    label="adaptive average-case limit",
-    does="adaptive average-case sharpness over a small squared radius: a trace",
-)  # fmt: skip
-def adaptive_average_limit() -> AverageLimit:
-    return AverageLimit(1.0, MAGNITUDE)

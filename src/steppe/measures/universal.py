@@ -18,6 +18,23 @@ from .registration import register
 BLOCK = 10  # draws per call for Hessian products
 
 
+@register(
+    "zeroth_determinant", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="determinant term from losses",
+    does="the determinant term from losses at random points near the weights, as a logarithm",
+    args=(DETERMINANT, 1.0),  # radius: appendix O
+)  # fmt: skip
+@register(
+    "zeroth_frobenius_squared", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="squared Frobenius norm from losses",
+    does="the squared Frobenius norm from losses at random points near the weights",
+    args=(FROBENIUS, 0.01),
+)  # fmt: skip
+@register(
+    "zeroth_trace", kind="unbiased", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="Hessian trace from losses", does="the trace from losses at random points near the weights",
+    args=(TRACE, 0.01),
+)  # fmt: skip
 @dataclass(frozen=True)
 class ZerothOrder(Measure):
     """R_rho = phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (Tahmasebi et al. 2024, Definition 8).
@@ -64,32 +81,6 @@ class ZerothOrder(Measure):
             psis.append(self.triple.psis(torch.tensor([row], dtype=torch.float64)))
             if len(psis) in due:
                 yield _estimate(self.triple, psis)
-
-
-@register(
-    "zeroth_trace", kind="unbiased", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
-    label="Hessian trace from losses", does="the trace from losses at random points near the weights",
-)  # fmt: skip
-def zeroth_trace() -> ZerothOrder:
-    return ZerothOrder(TRACE)
-
-
-@register(
-    "zeroth_frobenius_squared", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
-    label="squared Frobenius norm from losses",
-    does="the squared Frobenius norm from losses at random points near the weights",
-)  # fmt: skip
-def zeroth_frobenius_squared() -> ZerothOrder:
-    return ZerothOrder(FROBENIUS)
-
-
-@register(
-    "zeroth_determinant", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
-    label="determinant term from losses",
-    does="the determinant term from losses at random points near the weights, as a logarithm",
-)  # fmt: skip
-def zeroth_determinant() -> ZerothOrder:
-    return ZerothOrder(DETERMINANT, 1.0)  # radius: appendix O
 
 
 @dataclass(frozen=True)

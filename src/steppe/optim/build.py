@@ -141,6 +141,7 @@ def wrapper(registered: Registered) -> Callable[..., SharpnessAware]:
         return build(registered.name, given.pop("base"), **given.pop("options", {}), **given)
 
     wrap.__name__ = wrap.__qualname__ = name
+    wrap.__module__ = f"{__package__}.by_name"  # where a process that unpickles it finds it
     wrap.__signature__ = signature  # type: ignore[attr-defined]
     wrap.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()} | {"return": SharpnessAware}
     wrap.__doc__ = _docstring(registered, signature)

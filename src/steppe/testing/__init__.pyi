@@ -1,11 +1,4 @@
-from . import laws as laws
-from . import problem as problem
 from .laws import LAWS as LAWS
-from .laws import MICRO_BATCHES as MICRO_BATCHES
-from .laws import RADIUS_0 as RADIUS_0
-from .laws import RADIUS_0_BITWISE as RADIUS_0_BITWISE
-from .laws import STATISTICS as STATISTICS
 from .laws import check_method as check_method
 from .measures import check_measure as check_measure
 from .problem import Case as Case
-from .problem import Run as Run

@@ -7,7 +7,6 @@ weights are each linear in two tensors, and the derivative of each consists of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
+from torch.nn.modules.utils import _ntuple
 from torch.overrides import TorchFunctionMode
 
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # called by torch's functions and modules
@@ -99,15 +99,13 @@ def _needed(ctx: Any) -> list[bool]:
 
     Otherwise Gauss-Newton products would run 1.5 times as many kernels.
     """
-    reached = [node is not None and _executed(node) for node, _ in ctx.next_functions]  # one per input tensor
-    return [*reached, False][:3]
-
-
-def _executed(node: Any) -> bool:
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # torch raises for a leaf whose gradient is requested
-        return True
+    needed = [False] * 3
+    for i, (node, _) in enumerate(ctx.next_functions):  # one per input tensor
+        try:
+            needed[i] = node is not None and torch._C._will_engine_execute_node(node)
+        except RuntimeError:  # torch raises for a leaf whose gradient is requested
+            needed[i] = True
+    return needed
 
 
 def _builds_graph(*tensors: Tensor) -> bool:
@@ -124,19 +122,27 @@ def _parse(dimensions: int, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Ten
     """The inputs of `_Convolution` from the arguments of a torch convolution, or None if torch must handle it."""
     try:
         x, weight, bias, *sizes, groups = _bind(*args, **kwargs)
+        tuples = [_ntuple(dimensions)(size) for size in sizes]  # type: ignore[no-untyped-call]
     except TypeError:  # torch raises a better error
         return None
+    stride, padding, dilation = (t * dimensions if len(t) == 1 else t for t in tuples)  # one size for all, or one each
+    numbers = (*stride, *padding, *dilation, groups)
+    if {len(stride), len(padding), len(dilation)} != {dimensions} or not all(isinstance(n, int) for n in numbers):
+        return None
     tensors = [x, weight] if bias is None else [x, weight, bias]
-    strides, paddings, dilations = (_per_dimension(size, dimensions) for size in sizes)
-    if strides is None or paddings is None or dilations is None or not isinstance(groups, int):
+    # plain ones of numbers without a tangent
+    plain = all(type(t) in (Tensor, nn.Parameter) and t.is_floating_point() for t in tensors)
+    if not plain or any(unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
         return None
-    if not all(_plain(t) for t in tensors) or not any(t.requires_grad for t in tensors) or not _builds_graph(*tensors):
+    if not any(t.requires_grad for t in tensors) or not _builds_graph(*tensors):
         return None
-    tensors = [_autocast(t) for t in tensors]
+    kind = x.device.type
+    if _autocast_enabled(kind):  # cast as autocast does
+        tensors = [t if t.dtype is torch.float64 else t.to(torch.get_autocast_dtype(kind)) for t in tensors]
     if not x.ndim == weight.ndim == dimensions + 2 or len({(t.device, t.dtype) for t in tensors}) > 1:
         return None
     x, weight, *biases = tensors
-    return x, weight, biases[0] if biases else None, _Kernels(strides, paddings, dilations, groups)
+    return x, weight, biases[0] if biases else None, _Kernels(stride, padding, dilation, groups)
 
 
 def _bind(
@@ -144,26 +150,6 @@ def _bind(
 ) -> tuple[Any, ...]:
     """The arguments of torch's convolutions in order."""
     return input, weight, bias, stride, padding, dilation, groups
-
-
-def _plain(t: Any) -> bool:
-    """Whether this is a plain floating-point tensor without a tangent."""
-    return type(t) in (Tensor, nn.Parameter) and t.is_floating_point() and unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]
-
-
-def _per_dimension(size: Any, dimensions: int) -> tuple[int, ...] | None:
-    """One size per dimension, from one number or one per dimension; None if it is neither."""
-    sizes = (size,) if isinstance(size, int) else size
-    if not isinstance(sizes, Sequence) or not all(isinstance(s, int) for s in sizes):
-        return None
-    sizes = tuple(sizes) * dimensions if len(sizes) == 1 else tuple(sizes)
-    return sizes if len(sizes) == dimensions else None
-
-
-def _autocast(t: Tensor) -> Tensor:
-    """Cast an argument of a convolution as autocast does."""
-    kind = t.device.type
-    return t.to(torch.get_autocast_dtype(kind)) if _autocast_enabled(kind) and t.dtype is not torch.float64 else t
 
 
 def _autocast_enabled(kind: str) -> bool:

@@ -93,7 +93,12 @@ class Lanczos:
     def step(self) -> None:
         """Add one vector, for one product."""
         if self._next is None:
-            self._next = self._restart()
+            if self.steps == self.operator.dimension:
+                raise RuntimeError(f"the Krylov space has all {self.steps} dimensions: it cannot grow")
+            self._next = self.start(self.starts).clone()
+            self.starts += 1
+            self.basis.remove_(self._next)
+            self._next.mul_(1 / self._next.norm())
         q = self._next
         image = self.operator.product(q)  # an interrupt up to here changes nothing
         self.basis.append(q)
@@ -107,14 +112,6 @@ class Lanczos:
         ends = ends or self.steps == self.operator.dimension
         self.off.append(0.0 if ends else length)
         self._next = None if ends else image.mul_(1 / length)
-
-    def _restart(self) -> Vector:
-        if self.steps == self.operator.dimension:
-            raise RuntimeError(f"the Krylov space has all {self.steps} dimensions: it cannot grow")
-        q = self.start(self.starts).clone()
-        self.starts += 1
-        self.basis.remove_(q)
-        return q.mul_(1 / q.norm())
 
     @property
     def known(self) -> int:

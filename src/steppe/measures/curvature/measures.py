@@ -49,6 +49,11 @@ class SpectralMeasure(Measure, Protocol):
 
 
 @register(
+    "lambda_min", kind="upper bound", cost=PRODUCTS, label="smallest Hessian eigenvalue",
+    does="the smallest eigenvalue of the Hessian, by Lanczos",
+    args=(1, "bottom"),
+)  # fmt: skip
+@register(
     "lambda_max", kind="lower bound", cost=PRODUCTS, label="largest Hessian eigenvalue",
     does="the largest eigenvalue of the Hessian, by Lanczos",
     variants={
@@ -91,14 +96,6 @@ class Eigenvalue(SpectralMeasure):
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.eigenvalues(self.k, self.end, self.rtol, self.most)
-
-
-@register(
-    "lambda_min", kind="upper bound", cost=PRODUCTS, label="smallest Hessian eigenvalue",
-    does="the smallest eigenvalue of the Hessian, by Lanczos",
-)  # fmt: skip
-def smallest_eigenvalue() -> Eigenvalue:
-    return Eigenvalue(end="bottom")
 
 
 @register(

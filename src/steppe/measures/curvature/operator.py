@@ -254,29 +254,22 @@ class BatchProducts:
     @cached_property
     def _keepable(self) -> int:
         """How many batches' graphs fit into the memory."""
-        o = self.objective
-        if self.memory is None and len(o.batches) == 1:
+        o, memory = self.objective, self.memory
+        if memory is None and len(o.batches) == 1:
             return 1
-        memory = SHARE * _free_memory(o.device) if self.memory is None else self.memory
-        return int(memory // (GRAPH * _saved_bytes(o) + 1))
+        memory = SHARE * _free_memory(o.device) if memory is None else memory
+        # the bytes that a forward pass on the first batch saves for its backward pass
+        storages: dict[int, Any] = {}  # by address, kept alive so that no address is reused
+        batch = to_device(o.batches[0], o.device)
+        leaves = [w.requires_grad_() for w in o.weight_tensors()]
 
+        def record(x: Tensor) -> None:
+            storages[x.untyped_storage().data_ptr()] = x.untyped_storage()
 
-def _saved_bytes(objective: Objective) -> int:
-    """The bytes that a forward pass on the first batch saves for its backward pass."""
-    storages: dict[int, Any] = {}  # by address, kept alive so that no address is reused
-    batch = to_device(objective.batches[0], objective.device)
-    leaves = [w.requires_grad_() for w in objective.weight_tensors()]
-
-    def record(x: Tensor) -> None:
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage()
-
-    def task(model: nn.Module) -> None:
-        objective.loss_fn(*objective.forward(model, batch))
-
-    with torch.enable_grad(), saved_tensors_hooks(record, lambda saved: saved):  # there is no backward pass
-        objective.evaluate(leaves, task)
-    objective.meter["losses"] += objective.sizes[0]
-    return sum(storage.nbytes() for storage in storages.values())
+        with torch.enable_grad(), saved_tensors_hooks(record, lambda saved: saved):  # there is no backward pass
+            o.evaluate(leaves, lambda model: o.loss_fn(*o.forward(model, batch)))
+        o.meter["losses"] += o.sizes[0]
+        return int(memory // (GRAPH * sum(storage.nbytes() for storage in storages.values()) + 1))
 
 
 def _free_memory(device: torch.device) -> float:

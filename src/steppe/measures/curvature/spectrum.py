@@ -77,7 +77,10 @@ class Sweep:
 
     def __init__(self, operator: Operator, seed: int = 0, deflate: int | None = None):
         self.operator, self.seed = operator, seed
-        self.deflate = min(_deflation(operator) if deflate is None else deflate, operator.dimension)
+        if deflate is None:  # what fits into memory; no function of the memory that happens to be free
+            bytes_each = operator.dimension * operator.space.precision.itemsize
+            deflate = max(LEAST_DEFLATION, DEFLATION_BYTES // bytes_each)
+        self.deflate = min(deflate, operator.dimension)
         self.lanczos = Lanczos(operator, self._start)
         self.probes = Probes(operator, self.lanczos, seed)
         self._invariant_at: dict[tuple[int, End], float] = {}  # k-th eigenvalues of the last invariant space
@@ -95,7 +98,10 @@ class Sweep:
         _check_index(self.operator, k, end)
         kind: Kind = "lower bound" if end == "top" else "upper bound"
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
-        for ritz in self._growing(k, most):
+        while self.lanczos.steps < k:
+            self.lanczos.step()
+        while True:
+            ritz = self.lanczos.ritz()
             i = _index(ritz, k, end)
             estimate = Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
             if self.lanczos.steps == self.operator.dimension:
@@ -106,10 +112,13 @@ class Sweep:
                     return
                 self._invariant_at[k, end] = estimate.value
             # not the squared residual over the gap: of two eigenvalues 1.5 % apart that chose the lower one
-            elif self.lanczos.steps >= enough and np.all(
-                ritz.residuals[_outermost(ritz, k, end)] <= rtol * abs(ritz.values[i])
-            ):
+            elif self.lanczos.steps >= enough:
+                outermost = ritz.residuals[-k:] if end == "top" else ritz.residuals[:k]
+                if np.all(outermost <= rtol * abs(ritz.values[i])):
+                    return
+            if self.lanczos.steps >= min(most, self.operator.dimension):
                 return
+            self.lanczos.step()
 
     def pairs(self, k: int, end: End = "top", rtol: float = 1e-3, most: int = 200) -> list[Pair]:
         """The k outermost eigenvalues from one end with their eigenvectors."""
@@ -167,16 +176,6 @@ class Sweep:
             if len(rules) >= min(2, runs):
                 yield Density(rules, self.operator.dimension)
 
-    def _growing(self, k: int, most: int) -> Iterator[Ritz]:
-        """Yield the Ritz values now, and after every further step."""
-        while self.lanczos.steps < k:
-            self.lanczos.step()
-        while True:
-            yield self.lanczos.ritz()
-            if self.lanczos.steps >= min(most, self.operator.dimension):
-                return
-            self.lanczos.step()
-
     def _deflations(self, most: int) -> Iterator[int]:
         """Yield the dimension of the space that probes leave out: now, and after every further round of products."""
         if len(self.probes) or self.lanczos.steps == self.operator.dimension:
@@ -229,11 +228,6 @@ class Sweep:
             slope = self.operator.gradient()
             start.mul_(RANDOM).add_(slope, inverse(slope.norm()))
         return start
-
-
-def _deflation(operator: Operator) -> int:
-    """A dimension of the Krylov space that fits into memory; no function of the memory that happens to be free."""
-    return max(LEAST_DEFLATION, DEFLATION_BYTES // (operator.dimension * operator.space.precision.itemsize))
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
@@ -303,10 +297,6 @@ def _index(ritz: Ritz, k: int, end: End) -> int:
     """The index of the k-th value from one end, or of the last one."""
     n = len(ritz.values)
     return max(n - k, 0) if end == "top" else min(k - 1, n - 1)
-
-
-def _outermost(ritz: Ritz, k: int, end: End) -> slice:
-    return slice(max(len(ritz.values) - k, 0), None) if end == "top" else slice(0, k)
 
 
 class Dense:

@@ -98,6 +98,8 @@ class Comparison:
         The chance that a run of the contender is better than its partner (a tie counts half), with its 95 % interval.
     unpaired : str
         Why runs are not paired; empty if they are.
+    selected : bool
+        Whether each of the two has settings that were selected for it: the verdict is on these settings.
     passes, reference_passes, seconds, reference_seconds : float
         Mean training cost per run; nan if it is not stored.
     warning : str
@@ -145,6 +147,7 @@ class Comparison:
     improvement_low: float = nan
     improvement_high: float = nan
     unpaired: str = ""
+    selected: bool = False
     levels: int = 0
     sample: str = ""
     p_corrected: float = nan
@@ -284,7 +287,7 @@ def contest(
         cells = cells_of(configuration, values)
         for pairing in paired:
             one, spread = _comparison(table, pairing, (chosen, target), values, wrong, cells, shares)
-            comparisons.append(one)
+            comparisons.append(replace(one, selected=bool(tuned)))
             spreads.append(spread)
     return Contest(compare, chosen, note, comparisons, spreads)
 

@@ -10,6 +10,7 @@ from .design import METHOD, plural
 from .predictions import Finding
 
 IN_PERCENT = ("error", "gap")  # how names of targets end that are shares of rows; `loss_gap` is none
+SAME_COST = 0.05  # a relative difference in passes that is not worth a word
 PLAIN_WORDS = {"none": "the plain optimizer", "deep": "the deep ensemble"}
 
 
@@ -192,11 +193,19 @@ def of_comparison(c: Comparison) -> str:
             record += f", better in {100 * c.improvement:.0f} % ({low} to {high})"
     warning = f" Note: {c.warning}." if c.warning else ""
     if c.verdict in ("better", "worse"):
-        return f"{c.contender} is {c.verdict} than {reference} in {c.target} ({numbers}; {record}).{warning}"
-    claim = f"between {c.contender} and {reference} in {c.target} ({numbers}; {record})"
+        return f"{c.contender} is {c.verdict} than {reference} in {c.target}{terms(c)} ({numbers}; {record}).{warning}"
+    claim = f"between {c.contender} and {reference} in {c.target}{terms(c)} ({numbers}; {record})"
     if c.verdict == "no relevant difference":
         return f"No difference larger than {bound_words(c)} {claim}.{warning}"
     return f"Cannot tell the difference {claim}: {c.why}{_needed(c)}.{warning}"
+
+
+def terms(c: Comparison) -> str:
+    """What the two do not share: settings that were selected for each, and cost."""
+    ratio = c.passes / c.reference_passes if c.reference_passes else 1.0
+    parts = ["at the settings selected for each"] if c.selected else []
+    parts += [f"with {ratio:.2g} times the passes"] if isfinite(ratio) and abs(ratio - 1) > SAME_COST else []
+    return f", {listed(parts)}" if parts else ""
 
 
 def bound_words(c: Comparison) -> str:
@@ -249,7 +258,7 @@ def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
             verdicts.append(f"no difference larger than {bound_words(largest)} for {len(same)} of {len(mine)}{where}")
         verdicts += [f"cannot tell for {len(open_)} of {len(mine)}{_over(open_)}"] if open_ else []
         parts.append(f"in {target}, {', '.join(verdicts)}")
-    remark = f" ({note})" if note else ""
+    remark = f" ({note})" if note else ", each at the settings selected for it" if rows[0].selected else ""
     warned = list(dict.fromkeys(c.contender for c in rows if c.warning and c.verdict in ("better", "worse")))
     warning = f" Training errors or losses differ for {listed(warned)}." if warned else ""
     return f"Compared with {name}{remark}: {'; '.join(parts)}.{warning}"
