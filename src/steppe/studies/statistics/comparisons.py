@@ -266,11 +266,7 @@ def pairings(table: Table, compare: str, reference: str, tuned: Sequence[str] = 
 
 
 def contest(
-    table: Table,
-    targets: Sequence[str],
-    tuned: Sequence[str] = (),
-    compare: str = METHOD,
-    reference: Any = None,
+    table: Table, targets: Sequence[str], tuned: Sequence[str] = (), compare: str = METHOD, reference: Any = None
 ) -> Contest:
     """Compare every contender with the reference in every target."""
     names = values_of(table, compare)

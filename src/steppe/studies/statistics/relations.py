@@ -1,11 +1,11 @@
 """Relations of measures and targets: tau, its p-value by permutations, and its interval.
 
-p-values are those of permutations that respect the design
-(`permutation`). An interval has two sources. The jackknife leaves out configurations and the levels of each factor
-(`jackknife`): it follows whatever the runs are like, but four methods in order by chance have no jackknife error. The
-spread under permutations knows what four methods show by chance, but shrinks with tau as for normal variables. Each
-alone covers 90 to 99 % in some crossed design; the ends of the interval are half-way between theirs, and it includes
-zero wherever p is above 0.05.
+p-values are those of permutations that respect the design (`permutation`). An interval has two sources. The jackknife
+leaves out configurations and the levels of each factor (`jackknife`): it follows whatever the runs are like, but four
+methods in order by chance have no jackknife error. The spread under permutations knows what four methods show by
+chance, but shrinks with tau as for normal variables. Each alone covers 90 to 99 % in some crossed design; the ends of
+the interval are half-way between theirs, and it includes zero wherever p is above 0.05. Two levels give no variance:
+there the interval is as wide as the wider of the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..table import Table
 from .confounding import confounding
 from .design import Design, columns_of, design_of, first_seen
-from .jackknife import Jackknife, ends, row_variances, rows_of
+from .jackknife import FEWEST_LEVELS, Jackknife, ends, row_variances, rows_of
 from .kendall import Floats, Ints, ranks, same_group, signs
 from .permutation import NORMAL, Permutations, PermutationTest, Scores, share_scores, tau_scores
 from .predictions import HYPOTHESES, RELEVANT, Finding, GroupTau, Hypothesis
@@ -84,7 +84,11 @@ class Relations:
         if not isfinite(low):
             return low, high
         by_chance = [score_end(f.tau, side, chance, f.attainable) for side in (-1, 1)]
-        low, high = (low + by_chance[0]) / 2, (high + by_chance[1]) / 2
+        if f.sample and f.levels < FEWEST_LEVELS:  # of two levels none can be left out: the spread does not shrink
+            half = max(f.tau - low, high - f.tau, 1.96 * chance)
+            low, high = max(f.tau - half, -1.0), min(f.tau + half, 1.0)
+        else:
+            low, high = (low + by_chance[0]) / 2, (high + by_chance[1]) / 2
         return (low, high) if self.p()[1][i] <= 1 - CONFIDENCE else (min(low, 0.0), max(high, 0.0))
 
 
