@@ -23,6 +23,7 @@ import outputs  # noqa: E402
 import tables  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
+COMPARE = (ROOT / "docs/compare.md").read_text()
 METHODS_PAGE = (ROOT / "docs/methods.md").read_text()
 MEASURES_PAGE = (ROOT / "docs/measures.md").read_text()
 SPEED_PAGE = (ROOT / "docs/speed.md").read_text()
@@ -93,9 +94,12 @@ def test_outputs_may_differ_in_times_and_rounding_only(other: str, same: bool) -
     assert outputs.same("trace 4.58 10 plug-in 50 passes 0.53 s", other) is same
 
 
-def test_readme_is_short_and_keeps_a_place_for_the_answer() -> None:
+def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_comparison() -> None:
+    """tests/test_compare_page.py compares those of docs/compare.md with its record."""
     assert len(README.splitlines()) < 150
-    assert "answer -->" in README
+    assert "**Should I use SAM?**" in "\n".join(README.splitlines()[:8])
+    difference, interval = re.search(r"sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE).groups()
+    assert f"{difference} points of test error {interval}" in README
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
         prose = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
         assert len([line for line in prose.splitlines() if line]) <= 12
