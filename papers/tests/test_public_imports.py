@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_public_names import documented, parameters, sections
+from docstrings import documented, parameters, sections
 
 import steppe
 import steppe_papers
