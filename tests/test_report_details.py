@@ -66,6 +66,7 @@ FILTERS = {
     "lr > 0.1": lambda r: r.config["lr"] > 0.1,
     "lr>=0.1 lr<0.4": lambda r: 0.1 <= r.config["lr"] < 0.4,
     "test_error <= 3.5%": lambda r: done(r) and r.targets["test_error"] <= 0.035,
+    '"test error" <= 3.5%': lambda r: done(r) and r.targets["test_error"] <= 0.035,
     "test_error <= 0.035": lambda r: done(r) and r.targets["test_error"] <= 0.035,
     "lambda_max > 1e1 and method = sam": lambda r: (
         done(r) and r.measures["lambda_max"].value > 10 and r.config["method"] == "sam"

@@ -202,6 +202,8 @@ def test_an_open_page_follows(chromium, path, monkeypatch) -> None:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(running.address)
         page.wait_for_selector("html[data-ready=yes]", timeout=30_000)
+        for fold in ("runs", "scatter"):
+            page.locator(f"#{fold} summary").first.click()
         page.locator("#search").fill("lr=0.05")
         page.locator("#scatter-y").select_option("targets:gap")
         page.locator("#search").focus()

@@ -100,6 +100,7 @@ def take(page: Any, picture: Picture) -> None:
     """A chart with its caption, without the controls above it."""
     if picture.page.endswith("report.html"):
         page.wait_for_selector("html[data-ready=yes]")
+        page.evaluate("document.querySelectorAll('.fold').forEach(one => { one.open = true; })")
     else:
         page.wait_for_selector(".js-plotly-plot .main-svg")
     page.add_style_tag(content=".top, .modebar { display: none !important }")

@@ -42,7 +42,7 @@ function drawCompare() {
   const numbers = (c) => el("tr", { "data-name": c.name }, el("th", { scope: "row", title: titled(c) }, wordsOf(c)),
     ...[a, b].map((i) => el("td", { "data-value": c.values[i] }, ...withError(c.values[i], c.errors[i], writer(c)))), el("td", { class: "number" }, ...changeOf(c, a, b)));
   const part = (title, rows) => (rows.length ? [el("tbody", {}, el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: 4 }, title)), ...rows)] : []);
-  const heads = ["", runs.names[a], runs.names[b], "B minus A"].map((text, k) => el("th", { scope: "col", class: k === 3 ? "number" : null }, k === 1 ? el("b", {}, "A ") : k === 2 ? el("b", {}, "B ") : "", text));
+  const heads = ["", runs.names[a], runs.names[b], "B minus A"].map((text, k) => el("th", { scope: "col", class: k === 3 ? "number" : null }, k === 1 ? el("b", {}, "A ") : k === 2 ? el("b", {}, "B ") : "", ...breakable(text)));
   byId("compare-table").replaceChildren(
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Two runs" }, el("table", { id: "compared", class: "compared" }, el("thead", {}, el("tr", {}, ...heads)),
       ...part(differ.length ? "Settings that differ" : "No setting differs", differ.length ? differ.map((s) => row(s.name, [word(s.values[a])], [word(s.values[b])])) : [row("", [a === b ? "this is one run" : "these runs have the same settings"], [])]),

@@ -109,8 +109,8 @@ function warningsOf() {
   const paired = comparisons.filter((c) => c.pairs);
   for (const text of new Set(paired.filter((c) => c.warning).map((c) => c.warning))) add(text);
   const dearer = paired.filter((c) => isNumber(c.passes) && c.reference_passes > 0 && Math.abs(c.passes / c.reference_passes - 1) > 0.1);
-  const times = [...new Set(dearer.map((c) => `${c.contender} ${digits(c.passes / c.reference_passes, 3)}`))];
-  if (times.length) add(`cost is not equal. Passes in units of those of ${referenceWords(reference)}: ${times.join(", ")}`);
+  const times = [...new Set(dearer.map((c) => `${c.contender} ${digits(c.passes / c.reference_passes, 3)} times`))];
+  if (times.length) add(`cost is not equal. In passes, against ${referenceWords(reference)}: ${times.join(", ")}`);
   const predicted = findings.filter((f) => f.hypothesis === "strong" && f.verdict.startsWith("predicts"));
   for (const f of predicted) {
     const { within, given_loss: loss } = f.confounding;
@@ -126,7 +126,7 @@ const FEW = 6; // levels of a factor, below which a verdict says little of other
 
 const intervalWords = (t) => (isNumber(t.low) ? `${tauWords(t.low)} to ${tauWords(t.high)}` : "none");
 const verdictMark = (verdict) => el("span", { class: `verdict-word ${VERDICTS[verdict]}` }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[VERDICTS[verdict]]), ` ${verdict}`);
-const breakable = (name) => name.split(/(?<=[_@])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])); // long names break after these
+const breakable = (name) => name.split(/(?<=[_@=])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])); // long names break after these
 // A row's name in words; the identifier is its title.
 const spanned = (c) => el("span", { class: "term", title: c.name }, ...breakable(wordsOf(c)));
 const namedRow = (c) => [spanned(c)];
@@ -179,7 +179,7 @@ function forestOf(hypothesis) {
       isNumber(f.smallest_detectable_tau) ? fixed(f.smallest_detectable_tau, 2) : "none"])), reasonRow(8, [`${f.why}${meansOf(f)}${apart(f)}`])];
   const rows = findings.filter((f) => f.hypothesis === hypothesis);
   const targets = [...new Set(rows.map((f) => f.target))];
-  return forestTable(`forest-${hypothesis.replace(" ", "-")}`, `Measures and targets, ${HYPOTHESES[hypothesis][0]}`, ["measure", "verdict", axisEnds("flatter is worse", "0", "flatter is better"), ...heads],
+  return forestTable(`forest-${hypothesis.replace(" ", "-")}`, `Measures and targets, ${HYPOTHESES[hypothesis][0]}`, ["measure", "verdict", axisEnds("−1", "0", "+1"), ...heads],
     targets.map((name) => el("tbody", {}, groupHead(targetOf(name), 8), ...rows.filter((f) => f.target === name).flatMap(row))));
 }
 

@@ -122,7 +122,7 @@ function headCell(c, k) {
 function runRow(i, k, columns) {
   const cells = columns.map((c) => {
     const value = c.values[i];
-    if (c.kind === "name") return el("th", { scope: "row", class: "name", title: value }, value);
+    if (c.kind === "name") return el("th", { scope: "row", class: "name", title: value }, ...breakable(value));
     if (c.kind === "number") return el("td", { class: "number", "data-key": c.key, "data-value": value }, ...withError(value, c.errors?.[i], c.write));
     if (c.kind === "state") return el("td", { class: "state-cell" }, stateWord(i));
     return el("td", { class: c.values.some(isNumber) ? "number" : null, "data-key": c.key, title: word(value) }, word(value));
