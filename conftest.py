@@ -24,6 +24,9 @@ if not entry_points(group="steppe.commands"):  # steppe-papers is not installed:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), sources]))
     os.environ.setdefault("STEPPE_PLUGINS", "steppe_papers")
 
+for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them for processes that it starts
+    os.environ.pop(name, None)
+
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30  # bytes: all tests together leave less behind
 

@@ -106,7 +106,7 @@ def test_the_result_is_printed_in_one_line(runs: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     assert main(["train", "--config", "runs/sam/run.yaml"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("runs/sam: 2 epochs, loss ")
+    assert said.out.startswith("runs/sam: 2 epochs, train loss ")
     assert said.out.count("\n") == 1
     assert not said.err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import json
 import re
 import sys
 from functools import cache
@@ -69,24 +68,6 @@ def test_every_named_version_is_on_the_page() -> None:
 # docs/choosing.md
 
 CHOOSING = " ".join((ROOT / "docs/choosing.md").read_text(encoding="utf-8").split())
-
-
-def test_the_page_on_choosing_quotes_the_digits_study() -> None:
-    stored = json.loads((ROOT / "docs/demo.json").read_text(encoding="utf-8"))["findings"]
-    strong = [f for f in stored["findings"] if (f["target"], f["hypothesis"]) == ("test_error", "strong")]
-    assert len(strong) == 3
-    for finding in strong:
-        name, tau = f"`{finding['measure']}`", f"{finding['tau']:+.2f})"
-        assert f"{name} (tau {tau}" in CHOOSING or f"{name} ({tau}" in CHOOSING
-    contenders = [c for c in stored["comparisons"] if c["target"] == "test_error"]
-    points = [f"{-100 * c['difference']:.1f}" for c in contenders]
-    assert f"by {points[0]}, {points[1]} and {points[2]} points" in CHOOSING
-    radii = [c["contender"].removeprefix("sam rho=") for c in contenders]
-    assert f"at radius {radii[0]}, {radii[1]} and {radii[2]}" in CHOOSING
-    best = contenders[-1]
-    assert f"from {100 * best['reference_mean']:.0f} % to {100 * best['mean']:.0f} %" in CHOOSING
-    ours, theirs = re.search(r": ([\d.]+ %) and ([\d.]+ %)\)", best["warning"]).groups()
-    assert f"training error {ours} against {theirs}" in CHOOSING
 
 
 def test_the_page_on_choosing_quotes_the_sweep_of_universal_sam() -> None:

@@ -193,12 +193,13 @@ def test_the_embedded_study_needs_no_file(
 
 
 def test_make_demo_is_the_embedded_study() -> None:
-    """Its recipe is `steppe study run` without a file; what that plans is tested above."""
+    """Its recipe is `steppe study run` without a file, planned above, and the report of a committed comparison."""
     root = Path(__file__).parent.parent
     ours = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}  # the tests may be run by make themselves
     words = ["make", "--dry-run", "demo", "ARGS=--dry-run"]
     plan = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True, env=ours)
-    assert plan.stdout.splitlines()[-1].split() == [".venv/bin/steppe", "study", "run", "--dry-run"]
+    commands = [line.split()[1:] for line in plan.stdout.splitlines() if line.startswith(".venv/bin/steppe")]
+    assert commands == [["study", "run", "--dry-run"], ["compare", "report", "docs/comparisons/digits"]]
 
 
 @pytest.mark.parametrize("width", [80, 120])
