@@ -342,7 +342,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_sentences(
 
 @pytest.mark.timeout(120)
 def test_a_signal_stops_it_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    process = started(*QUICK, "--yes", "--trials", "60", "--worth", "0.01", "--out", "c")
+    process = started(*QUICK, "--yes", "--trials", "60", "--once", "--out", "c")  # one look: it cannot end before
     while lines_of(Path("c", NAME)) < 4 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)

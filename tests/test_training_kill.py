@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from training_runs import assert_same_end, config
 
 from steppe.training import Config, open_run
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
+from steppe.training.stopping import stop_signals
 
 KILLS = 12
 EPOCHS = 25
@@ -149,3 +151,12 @@ def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(server: ForkSe
         assert [r["epoch"] for r in open_run(str(settings.out)).records] in ([1], [1, 2], [1, 2, 3])
     assert call > 8
     assert_same_end(open_run(str(settings.out)), whole)
+
+
+def test_a_signal_in_the_last_step_of_a_run_inside_a_study_reaches_the_study() -> None:
+    """The run asks before its steps; after the last one, nobody would see the request."""
+    with stop_signals() as study:
+        with stop_signals() as run:
+            signal.raise_signal(signal.SIGTERM)
+        assert run.why == "SIGTERM"
+    assert study.why == "SIGTERM"

@@ -74,3 +74,6 @@ def stop_signals() -> Iterator[StopRequest]:
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, StopRequest):  # of a study, whose run may be past the step at which it would stop
+                outer.why = outer.why or stop_request.why
