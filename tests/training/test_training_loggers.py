@@ -1,0 +1,356 @@
+"""Loggers have every record once, whatever happened to the processes that trained; read back from their own stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from training_runs import config
+from training_stops import crashed, stopped
+
+import steppe
+from steppe.training import Run, open_run, train
+from steppe.training.loggers import LOGGERS, numbers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the other packages
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+OURS = ("MLFLOW_", "WANDB_")
+PATH = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), str(Path(steppe.__file__).parents[1])])}
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith(OURS)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+# Stores, read without steppe
+
+Rows = list[tuple[int, dict[str, float]]]
+"""Step and numbers of each record, in order."""
+
+
+def in_mlflow(run: Run, uri: str | None = None) -> Rows:
+    """All values in the store, doubles included: its tables, not its interface, which may hide some."""
+    import sqlite3
+
+    with closing(sqlite3.connect(uri or run.path / "mlflow.db")) as store:
+        rows = store.execute("select key, step, value from metrics").fetchall()
+        assert store.execute("select count(*) from runs").fetchone() == (1,)
+    assert len({(key, step) for key, step, _ in rows}) == len(rows)  # no doubles
+    steps = sorted({step for _, step, _ in rows})
+    return [(step, {key: value for key, at, value in rows if at == step}) for step in steps]
+
+
+BLOCK, HEADER = 32768, 7
+
+
+def in_wandb(run: Run) -> Rows:
+    """The history in the one .wandb file."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    end = monotonic() + 60
+    while True:  # another process writes the file: the exit is its last message
+        [path] = run.path.glob("wandb/offline-run-*/*.wandb")
+        found = [Record.FromString(message) for message in messages(path.read_bytes())]
+        if found and any(record.HasField("exit") for record in found):
+            break
+        assert monotonic() < end, "W&B did not finish its file"
+        sleep(0.05)
+    rows = []
+    for record in found:
+        if record.HasField("history"):
+            values = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+            step = values.pop("_step")
+            rows.append((step, {k: v for k, v in values.items() if not k.startswith("_")}))
+    return rows
+
+
+def messages(content: bytes) -> Iterator[bytes]:
+    """Complete messages of a file in LevelDB's log format: blocks with messages and parts of messages."""
+    at, message = HEADER, b""
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + HEADER])
+        message += content[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+        if kind in (1, 4) and at <= len(content):  # a whole message, or the last part of one
+            yield message
+            message = b""
+
+
+READERS = {"mlflow": in_mlflow, "wandb": in_wandb}
+
+
+def in_records(run: Run) -> Rows:
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], numbers(line)) for line in lines]
+
+
+@pytest.fixture(params=READERS)
+def name(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param, reason=f"needs the extra {request.param}")
+    return str(request.param)
+
+
+# Every record once
+
+
+def test_every_record_is_there_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that joins late, a signal, an exception in a step, and one while the last record is logged."""
+    without = config(tmp_path, epochs=4, measures=["loss"], measure_every=2)
+    settings = replace(without, loggers=[name])
+    train(without, until=1)
+    stopped(settings, 7)
+    assert READERS[name](open_run(tmp_path)) == in_records(open_run(tmp_path)) != []
+    crashed(settings, 12)
+
+    log = LOGGERS[name].make.log_metrics
+
+    def failing(self: Any, step: int, metrics: Any) -> None:
+        if step == 20:
+            raise ConnectionError("no answer")
+        log(self, step, metrics)
+
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(LOGGERS[name].make, "log_metrics", failing)
+        train(settings)
+    assert [step for step, _ in READERS[name](open_run(tmp_path))] == [5, 10, 15]
+    run = train(settings)  # finished: only the logger lacks something
+    assert [step for step, _ in READERS[name](run)] == [5, 10, 15, 20]
+    assert READERS[name](run) == in_records(run)
+    assert "measures/loss/value" in READERS[name](run)[1][1]
+
+
+KILLED = """
+import os, signal, sys
+from steppe.training import loop, train
+from training_runs import config
+
+commit = loop.Training._commit
+
+def killing(self, finished=False):  # in epoch 3, whose checkpoint has two records that are not logged yet
+    if self.position.epoch == 3:
+        mlflow = self._loggers[1]
+        mlflow.log_metrics = lambda step, metrics: os.kill(os.getpid(), signal.SIGKILL)  # W&B has one by then
+    commit(self, finished)
+
+loop.Training._commit = killing
+train(config(sys.argv[1], epochs=4, loggers=["mlflow", "wandb"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_between_a_checkpoint_and_its_records(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="needs the extra mlflow")
+    pytest.importorskip("wandb", reason="needs the extra wandb")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
+    with (tmp_path / "errors").open("w") as errors:  # no pipe, which W&B's own process would hold open
+        done = subprocess.run(command, env=os.environ | PATH, stderr=errors, check=False)
+    assert done.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()
+    run = open_run(tmp_path / "run")
+    assert [r["epoch"] for r in run.records] == [1, 2, 3]
+    assert [step for step, _ in in_mlflow(run)] == [5]
+    run = train(run.config)
+    assert [step for step, _ in in_records(run)] == [5, 10, 15, 20]
+    assert in_mlflow(run) == in_wandb(run) == in_records(run)
+
+
+class Kept:
+    """A user's logger that knows what it has."""
+
+    def __init__(self, folder: Path):
+        self._file = folder / "mine.jsonl"
+
+    @property
+    def last_step(self) -> int:
+        return rows[-1][0] if (rows := self.rows()) else 0
+
+    def rows(self) -> list[Any]:
+        return [json.loads(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
+
+    def log_params(self, params: Any) -> None:
+        assert params["method"] == "sam"
+
+    def log_metrics(self, step: int, metrics: Any) -> None:
+        with self._file.open("a") as file:
+            file.write(json.dumps([step, metrics]) + "\n")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_user_s_logger_that_says_what_it_has_receives_the_rest(tmp_path: Path) -> None:
+    settings = config(tmp_path, epochs=4, loggers=[f"{__name__}:Kept"])
+    train(replace(settings, loggers=[]), until=2)
+    train(settings, until=3)
+    (tmp_path / "mine.jsonl").write_text((tmp_path / "mine.jsonl").read_text().splitlines(keepends=True)[0])
+    run = train(settings)
+    assert [tuple(row) for row in Kept(tmp_path).rows()] == in_records(run)
+    assert len(run.records) == 4
+
+
+# What else a store has
+
+
+def test_mlflow_has_the_configuration_and_how_the_run_ended(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
+    settings = config(tmp_path / "run", epochs=2, measures=["worst_l2@0.3"], schedule="constant", loggers=["mlflow"])
+
+    def stored() -> Any:
+        client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+        [one] = client.search_runs([client.get_experiment_by_name("steppe").experiment_id])
+        return one
+
+    train(settings, until=1)
+    assert stored().info.status == "KILLED"
+    run = train(replace(settings, epochs=3))  # MLflow's parameters cannot change
+    one = stored()
+    assert one.info.status == "FINISHED"
+    assert one.data.params.keys() == vars(settings).keys()
+    assert (one.data.params["method"], one.data.params["lr"], one.data.params["epochs"]) == ("sam", "0.1", "2")
+    assert one.data.tags["steppe.epochs"] == "3"
+    assert one.data.metrics["measures/worst_l2:0.3/value"] == run.result["measures"]["worst_l2@0.3"]["value"]
+
+
+def test_mlflow_uses_the_server_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="needs the extra mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'all.db'}")
+    run = train(config(tmp_path / "run", loggers=["mlflow"]))
+    assert not (run.path / "mlflow.db").exists()
+    assert in_mlflow(run, str(tmp_path / "all.db")) == in_records(run)
+
+
+OFFLINE = """
+from steppe.training import train
+from training_runs import config
+train(config("run", loggers=["wandb"]))
+"""
+CONTROL = """
+import wandb
+run = wandb.init(mode="offline", settings=wandb.Settings(silent=True))
+run.log({"a": 1.0})
+run.finish()
+"""  # sends statistics
+
+
+@pytest.mark.slow
+def test_wandb_sends_nothing(tmp_path: Path) -> None:
+    """Every address that W&B could use is a socket that counts; W&B by itself uses it, offline too."""
+    pytest.importorskip("wandb", reason="needs the extra wandb")
+    counted: list[Any] = []
+
+    def count(listener: socket.socket) -> None:
+        with suppress(OSError):  # closed below
+            while True:
+                connection, address = listener.accept()
+                counted.append(address)
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=count, args=(listener,), daemon=True)
+        thread.start()
+        here = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "WANDB_BASE_URL")
+        env = os.environ | PATH | {"NO_PROXY": "", "no_proxy": "", **dict.fromkeys(names, here)}
+        found = []
+        for code in (OFFLINE, CONTROL):
+            subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, check=True, timeout=120)
+            found.append(len(counted))
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert found[0] == 0
+    assert found[1] > 0, "the socket counts nothing"
+    assert len(in_wandb(open_run(tmp_path / "run"))) == 2
+
+
+# Loggers that cannot be built
+
+
+def raises(folder: Path) -> Any:
+    raise KeyError("token")
+
+
+def no_logger(folder: Path) -> Any:
+    return {"folder": folder}
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ("wanbd", ValueError, "no logger 'wanbd'. Did you mean 'wandb'"),
+        (f"{__name__}:raises", RuntimeError, r"the logger \S+:raises raised KeyError when it was built: 'token'"),
+        (f"{__name__}:no_logger", ValueError, "returned dict, which has no method log_params"),
+        (f"{__name__}:nothing", ValueError, "no factory 'nothing'"),
+    ],
+)
+def test_a_bad_logger_leaves_no_run(bad: str, error: type[Exception], message: str, tmp_path: Path) -> None:
+    out, store = tmp_path / "run", tmp_path / "store.db"
+    names = ["csv", "tensorboard", *(n for n in READERS if find_spec(n)), bad]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=message):
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
+        train(config(out, loggers=names))
+    assert not out.exists()
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
+def test_a_missing_package_leaves_no_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"need {name}, which is not installed: pip install 'steppe\[{name}\]'"
+    ):
+        train(config(tmp_path / "run", loggers=[name]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_cannot_start_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
+
+    def no_server(dir: str, **_: Any) -> None:
+        (Path(dir) / "wandb").mkdir()
+        raise wandb.errors.CommError("no server")
+
+    monkeypatch.setattr(wandb, "init", no_server)
+    with pytest.raises(wandb.errors.CommError):
+        train(config(tmp_path / "run", loggers=["csv", "wandb"]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_logger_does_not_touch_a_run_that_has_begun(tmp_path: Path) -> None:
+    settings = config(tmp_path, epochs=2)
+    train(settings, until=1)
+    with pytest.raises(RuntimeError, match="raised KeyError"):
+        train(replace(settings, loggers=[f"{__name__}:raises"]))
+    assert len(open_run(tmp_path).records) == 1
+    assert train(settings).finished
+
+
+def test_trackers_do_not_follow_symbolic_links(name: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    settings = config(tmp_path / "run", loggers=[name])
+    train(replace(settings, loggers=[]), until=1)
+    (tmp_path / "run" / {"mlflow": "mlflow.db", "wandb": "wandb"}[name]).symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic link"):
+        train(settings)
+    assert list((tmp_path / "outside").iterdir()) == []
