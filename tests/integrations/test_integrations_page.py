@@ -7,8 +7,15 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 FILES = {
-    "Transformers": ["integrations/test_integrations_transformers.py", "integrations/test_integrations_trl.py", "data/test_tokens.py"],
-    "Lightning, Fabric": ["integrations/test_integrations_lightning.py", "integrations/test_integrations_lightning_more.py"],
+    "Transformers": [
+        "integrations/test_integrations_transformers.py",
+        "integrations/test_integrations_trl.py",
+        "data/test_tokens.py",
+    ],
+    "Lightning, Fabric": [
+        "integrations/test_integrations_lightning.py",
+        "integrations/test_integrations_lightning_more.py",
+    ],
     "Accelerate": ["integrations/test_integrations_accelerate.py"],
 }
 ON_TWO_WORKERS = ("distributed/test_integrations.py", "distributed/test_integrations_fsdp.py")
