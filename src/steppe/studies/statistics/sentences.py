@@ -10,6 +10,7 @@ from .design import METHOD, plural
 from .predictions import Finding
 
 IN_PERCENT = ("error", "gap")  # how names of targets end that are shares of rows; `loss_gap` is none
+FEW = 3  # names that a sentence lists
 SAME_COST = 0.05  # a relative difference in passes that is not worth a word
 PLAIN_WORDS = {"none": "the plain optimizer", "deep": "the deep ensemble"}
 
@@ -171,7 +172,9 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
         limit = f"they show a tau of {min(able):.2f} or more" if able else "no tau could be significant with so few"
         return f"{pool} cannot tell whether sharpness predicts {listed(targets)}: {limit}."
     rest = [f"weaker than 0.5 in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
-    rest += [f"{pool} cannot tell in {len(open_)} of {len(strong)}"] if open_ else []
+    measures = [f.measure for f in open_] if len(targets) == 1 else []
+    which = _which("by", measures) or f"in {len(open_)} of {len(strong)}"
+    rest += [f"{pool} cannot tell {which}"] if open_ else []
     others = f"{'otherwise ' if parts else ''}{' and '.join(rest)}"
     if not parts:
         return f"No measure predicts {listed(targets, 'or')} here: {others}."
@@ -256,12 +259,18 @@ def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
         where = _over(same)
         if largest is not None:
             verdicts.append(f"no difference larger than {bound_words(largest)} for {len(same)} of {len(mine)}{where}")
-        verdicts += [f"cannot tell for {len(open_)} of {len(mine)}{_over(open_)}"] if open_ else []
+        which = _which("for", [c.contender for c in open_]) or f"for {len(open_)} of {len(mine)}"
+        verdicts += [f"cannot tell {which}{_over(open_)}"] if open_ else []
         parts.append(f"in {target}, {', '.join(verdicts)}")
     remark = f" ({note})" if note else ", each at the settings selected for it" if rows[0].selected else ""
     warned = list(dict.fromkeys(c.contender for c in rows if c.warning and c.verdict in ("better", "worse")))
     warning = f" Training errors or losses differ for {listed(warned)}." if warned else ""
     return f"Compared with {name}{remark}: {'; '.join(parts)}.{warning}"
+
+
+def _which(before: str, names: Sequence[str]) -> str:
+    """The names, if they are few; else an empty text."""
+    return f"{before} {listed(names)}" if 0 < len(names) <= FEW else ""
 
 
 def _over(rows: Sequence[Comparison]) -> str:
