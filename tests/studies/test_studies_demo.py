@@ -109,6 +109,19 @@ def test_the_page_on_studies_has_every_number(demo: ModuleType) -> None:
     assert f"{len(same)} of {len(repeated_rows())} verdicts are the same" in " ".join(PAGE.split())
 
 
+def test_the_page_on_studies_counts_verdicts_as_the_repetitions_do() -> None:
+    words = " ".join(PAGE.split())
+    others = verdicts_of("SAM", "method")[1:]
+    better, open_ = (WORDS[others.count(verdict)] for verdict in ("better", "cannot tell"))
+    assert f'"better" in {better} of {WORDS[len(others)]} repetitions and "cannot tell" in {open_};' in words
+    twice = verdicts_of("SAM for twice the passes", "method")
+    assert (twice.count("better"), twice.count("worse")) == (1, 1)
+    assert "SAM with twice the passes is once better and once worse" in words
+    assert set(verdicts_of(FLAT, "strong")) == {"predicts"}
+    opposite = WORDS[verdicts_of("fisher_trace", "weak").count("predicts the opposite")]
+    assert f"by `fisher_trace` has a higher test error in {opposite} repetitions" in words
+
+
 def test_repetition_0_of_the_page_is_the_stored_result() -> None:
     rows = {tuple(row[:3]): row[3] for row in repeated_rows()}
     expected = {(f["target"], f["measure"], f["hypothesis"]): f["verdict"] for f in STORED["findings"]["findings"]}
