@@ -176,7 +176,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
         if "validation" not in {**given, **shared} and how.engine != "ray":
             from ..data.registry import load
 
-            given |= {} if load(place, how.data_root).validation is not None else {"validation": VALIDATION}
+            given |= {} if load(place, str(given["data_root"])).validation is not None else {"validation": VALIDATION}
         task = checked_settings(given, shared)
     design = Design(
         (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
