@@ -62,9 +62,9 @@ class Basis:
         """The inner products with the vectors from one on, of entries per device."""
         totals = torch.zeros(self._size - start, dtype=torch.float64, device="cpu")
         if len(totals):
-            blocks = self._rows(start, self._size)
-            for products in zip(*([rows @ x for rows, x in zip(block, entries, strict=True)] for block in blocks)):
-                totals += torch.cat(products).double().cpu()
+            blocks = list(self._rows(start, self._size))
+            for k, x in enumerate(entries):
+                totals += torch.cat([block[k] @ x for block in blocks]).double().cpu()
         return totals
 
     def _add_(self, entries: list[Tensor], coefficients: Tensor, start: int = 0) -> None:
@@ -89,14 +89,16 @@ class Basis:
 
     def _entries(self, v: Vector) -> list[Tensor]:
         """All entries of a vector per device, in the memory of the vector that comes next: new memory takes longer."""
-        chunks, block = v.chunks, self._size // GROWTH
+        joined = [[v.chunks[k].reshape(-1) for k in members] for members in self._members]
+        block, row = divmod(self._size, GROWTH)
         if block == len(self._blocks):
-            sizes = [(there[0], sum(x.numel() for x in there)) for there in ([chunks[k] for k in m] for m in self._members)]
-            self._blocks.append([x.new_empty(GROWTH, n, dtype=self.space.precision) for x, n in sizes])
-        rows = [there[self._size % GROWTH] for there in self._blocks[block]]
-        for row, members in zip(rows, self._members, strict=True):
-            torch.cat([chunks[k].reshape(-1) for k in members], out=row)
-        return rows
+            like = [parts[0].new_empty(0, dtype=self.space.precision) for parts in joined]
+            sizes = [sum(map(len, parts)) for parts in joined]
+            self._blocks.append([x.new_empty(GROWTH, n) for x, n in zip(like, sizes, strict=True)])
+        entries = [rows[row] for rows in self._blocks[block]]
+        for x, parts in zip(entries, joined, strict=True):
+            torch.cat(parts, out=x)
+        return entries
 
 
 def flat(v: Vector) -> Tensor:

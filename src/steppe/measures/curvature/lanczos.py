@@ -76,6 +76,7 @@ class Lanczos:
 
     def __init__(self, operator: Operator, start: Callable[[int], Vector]):
         self.operator, self.start, self.starts = operator, start, 0
+        self.dimension = operator.dimension
         self.basis = Basis(operator.space)
         self.diagonal: list[float] = []
         self.off: list[float] = []  # off[k] couples vectors k and k + 1; the last one couples to the next step
@@ -93,7 +94,7 @@ class Lanczos:
     def step(self) -> None:
         """Add one vector, for one product."""
         if self._next is None:
-            if self.steps == self.operator.dimension:
+            if self.steps == self.dimension:
                 raise RuntimeError(f"the Krylov space has all {self.steps} dimensions: it cannot grow")
             self._next = self.start(self.starts).clone()
             self.starts += 1
@@ -102,14 +103,14 @@ class Lanczos:
         q = self._next
         image = self.operator.product(q)  # an interrupt up to here changes nothing
         self.basis.append(q)
-        overlaps = self.basis.remove_(image, max(self.steps - 1, 0))  # an image lies along the last two and the next one
+        overlaps = self.basis.remove_(image, max(self.steps - 1, 0))  # it lies along the last two and a new one
         length = float(image.norm())
         if not np.isfinite(length) or not bool(torch.isfinite(overlaps).all()):
             raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
         self.diagonal.append(float(overlaps[-1]))
         scale = max(length, float(overlaps.norm()), *map(abs, self.diagonal), *self.off)
         ends = length <= 10 * torch.finfo(self.operator.space.precision).eps * scale
-        ends = ends or self.steps == self.operator.dimension
+        ends = ends or self.steps == self.dimension
         self.off.append(0.0 if ends else length)
         self._next = None if ends else image.mul_(1 / length)
 
