@@ -356,7 +356,8 @@ class XTrace(Sweep):
         s = torch.linalg.inv(self._coefficients).unsqueeze(-1)
         others = torch.tensor([[j for j in range(n) if j != i] for i in range(n)])
         without = []
-        for some, kept in zip(s.split(max(1, 10**6 // n**2)), others.split(max(1, 10**6 // n**2)), strict=True):
+        size = max(1, 10**6 // n**2)
+        for some, kept in zip(torch.split(s, size), torch.split(others, size), strict=True):
             basis = torch.linalg.qr(some, mode="complete").Q[..., 1:]
             columns = (basis.mT @ m.T[kept].mT for m in (self._coefficients, inside, images))
             without.append(_xtrace(d, basis.mT @ on_range @ basis, *columns).mean(-1))
@@ -374,7 +375,8 @@ def _xtrace(d: int, on_range: Tensor, coefficients: Tensor, inside: Tensor, imag
     lengths = d - inside.square().sum(-2) + along.square()  # of w_i on the complement, squared; d - n + 1 on average
     rest = (x * (on_range @ x)).sum(-2) - (images * x).sum(-2) + along * (coefficients * s).sum(-2)
     known = on_range.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) - (s * (on_range @ s)).sum(-2)
-    return known + (d - s.shape[-1] + 1) / lengths * rest
+    draws: Tensor = known + (d - s.shape[-1] + 1) / lengths * rest
+    return draws
 
 
 def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, Vector]:
