@@ -15,7 +15,8 @@ from tiers import slow_unless
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 NEEDS = {"compare_lightning": "lightning", "compare_transformers": "transformers", "compare_optuna_points": "optuna"}
-NEEDS |= {"kfac_of_curvlinops": "curvlinops", "optuna_rho": "optuna", "ray_rho": "ray"}  # package of an example, beside torch
+# packages of examples, beside torch
+NEEDS |= {"kfac_of_curvlinops": "curvlinops", "optuna_rho": "optuna", "ray_rho": "ray"}
 SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
