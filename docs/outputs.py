@@ -1,7 +1,7 @@
 """Outputs of README, docs and notebooks: `python docs/outputs.py` writes them, a test compares them.
 
-On a page, an output is the block of text after a snippet, below `<!-- output -->`. Every snippet of Python that prints has
-one; a snippet of commands has one where the page shows it. In an output `...` stands for any words: what depends on the
+On a page, an output is the block of text after a snippet, below `<!-- output -->`. Every snippet of Python that prints
+has one; commands have one where the page shows it. In an output `...` stands for any words: what depends on the
 machine, or is too long. It stays as long as the rest is what the snippet prints.
 """
 
