@@ -181,6 +181,18 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert near in error
 
 
+def test_options_are_changes_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """A comparison of the file with one other setting: nothing else of it is lost."""
+    values = {"data": "digits", "base": {"label_noise": 0.4, "batch_size": 64}, "fix": {"epochs": 2}}
+    Path("c.yaml").write_text(yaml.safe_dump(values | {"space": {"lr": "0.01..1", "weight_decay": "0..0.1"}}))
+    whole = ["compare", "c.yaml", "--dry-run", "--base", "label_smoothing=0.1,batch_size=", "--fix", "lr=0.1"]
+    found = answer(capsys, *whole, "--space", "sam.rho=0.1..1")
+    assert found["task"]["label_noise"] == 0.4
+    assert found["task"]["label_smoothing"] == 0.1
+    assert "batch_size" not in found["task"]
+    assert found["space"] == {"lr": "0.1", "weight_decay": "0 to 0.1", "epochs": "2", "sam.rho": "0.1 to 1 (log)"}
+
+
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_train_function_of_ones_own(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "--train", "mycode:train", "--fix", "epochs=4", "--space", "lr=0.01..1", "--tuning", "2"]
@@ -203,6 +215,8 @@ WRONG = [  # words, and what is said
     (["--methods", "none"], "a comparison has two methods or more"),
     (["--methods", "none,smas"], "there is no method 'smas'"),
     (["--fix", "asam.rho=1"], "which is not compared"),
+    (["--fix", "rho=1", "--space", "sam.rho=0.1..1"], "rho is fixed, and sam.rho is in the space: keep one"),
+    (["--base", "lr=1"], "lr is in base and in space: keep one of them"),
     (["--space", "lr=1..0.1"], "goes from a number to a larger one"),
     (["--space", "lr=a..b"], "'a..b' is no law of a setting: write LOW..HIGH"),
     (["--space", "lr"], "a mapping"),

@@ -153,6 +153,9 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
     from ..core.laws import law_in
 
     laws = {name: law_in(value) for name, value in space.space.items()}
+    for name in space.base:
+        if name in laws or name in space.fix:
+            raise ValueError(f"{name} is in base and in {'space' if name in laws else 'fix'}: keep one of them")
     if what.train is not None:
         imported(what.train, "train function")
         shared, own = divided(what.methods, laws, space.fix)
