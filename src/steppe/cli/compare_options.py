@@ -101,6 +101,8 @@ class Again:
     """time of this start; defaults to that of the last one"""
     workers: int | None = None
     """runs at a time; defaults to those of the last start"""
+    data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    """folder of the data sets; defaults to that of the last start"""
     trust: bool = False
     """import the code that the record names as its model or function"""
     progress: bool | None = None

@@ -72,13 +72,14 @@ def choice(current: Comparison) -> Chosen:
     return Chosen(method, index, score, "the lowest mean validation error over three seeds")
 
 
-def snippets(design: Design, r: Recommended) -> tuple[str, str]:
+def snippets(design: Design, r: Recommended, where: Mapping[str, Any]) -> tuple[str, str]:
     """Return the recommended configuration as YAML for `steppe train`, and as lines of Python."""
     from ..studies.grid import resolved
 
     options = {k: v for k, v in r.options.items() if k != "rho"}
     trained = "data" in design.task  # by `steppe train`, and else by a function of the user's
-    values: dict[str, Any] = {**(design.task if trained else {}), "method": r.method, **r.settings, EPOCHS: r.epochs}
+    values: dict[str, Any] = {**design.task, **where} if trained else {}
+    values |= {"method": r.method, **r.settings, EPOCHS: r.epochs}
     values |= {"rho": r.options["rho"]} if "rho" in r.options else {}
     values |= {f"method_options.{k}": v for k, v in options.items()}
     values = resolved(values) if trained else values

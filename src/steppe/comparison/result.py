@@ -231,7 +231,7 @@ def result_of(
     decided = bool(current.most) and not current.undecided
     stopped = "" if decided else stopped
     recommended = _recommended(current) if decided and finalists(current) else None
-    yaml, python = ("", "") if recommended is None else snippets(design, recommended)
+    yaml, python = ("", "") if recommended is None else snippets(design, recommended, current.start.get("where", {}))
     found = Result(
         design.methods,
         "decided" if decided else "stopped" if stopped else "open",

@@ -40,7 +40,7 @@ KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": li
 TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
-"""Settings that may change from one start of a run to the next."""
+"""Settings that change no number, and may change from one start of a run to the next."""
 
 
 def folder_of(config: Config, strategy: str | None = None) -> Path:
