@@ -45,7 +45,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "--halving --axis --seed --yes --dry-run --out --measures --workers --engine --address --data-root --progress",
     "compare status": "FOLDER",
     "compare report": "FOLDER",
-    "compare resume": "FOLDER --budget --workers --trust --progress",
+    "compare resume": "FOLDER --budget --workers --data-root --trust --progress",
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
     "landscape": f"RUN|CHECKPOINT --compare --out --axes --directions --span --rise --points --view --log {ON}",
     "ensemble": "--members --seeds --strategy --member-radii --exchange-at --exchange-every --share --named --rest "

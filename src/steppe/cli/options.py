@@ -24,6 +24,7 @@ from .._util.names import unknown
 from .._util.registry import Registry
 from ..core.fields import alternatives, choices, words
 from .help import HelpFormatter, epilog, wrapped_to_screen
+from .mappings import merged, piece
 from .output import Output, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ Run = TypeVar("Run", bound=Callable[..., Output])
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
-OUT = object()  # in place of the value of an entry that is taken out
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -209,16 +209,12 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     names = {name for name, _ in arguments} | in_file.keys()
     if "help" in names:
         return str(_parser(command, options, file, in_file).format_help())
-    mappings = {name: _entries(options[name], arguments) for name, _ in arguments if name and options[name].is_a(dict)}
-    for name, entries in mappings.items():
-        for other in options[name].metadata.get("instead_of", ()):
-            if isinstance(entries, dict) and isinstance(in_file.get(other), dict):
-                in_file[other] = {k: v for k, v in in_file[other].items() if entries.get(k, OUT) is OUT}
+    instead_of = {o.name: o.metadata.get("instead_of", ()) for o in options.values() if o.is_a(dict)}
+    arguments, in_file = merged(arguments, in_file, instead_of)
     parser = _parser(command, {n: o for n, o in options.items() if n in names or not o.flag}, file, in_file)
     if in_file:
         parser.set_defaults(_checked(lambda: parser.parse_object(in_file, defaults=False), options, file))
-    flags = [word for name, word in arguments if name and not options[name].is_a(dict)]
-    flags += [_with_entries(options[name], entries, in_file.get(name, {})) for name, entries in mappings.items()]
+    flags = [word for name, word in arguments if name]
     positional = [word for name, word in arguments if not name]
     values = {o.name: o.default for o in options.values()}  # those that nobody gives need no parser
     values |= _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
@@ -282,53 +278,10 @@ def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str,
             raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
         value = rest.pop(0)
     if option.is_a(dict):
-        return option.name, value if not dot else json.dumps({key: _read(value)}) if value else f"{key}="
+        return option.name, f"{head}={piece(key, value) if dot else value}"
     if option.is_a(list) and not value.startswith("["):
         value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
     return option.name, f"{head}{dot}{key}={value}"
-
-
-def _entries(option: Option, arguments: Sequence[tuple[str, str]]) -> dict[str, Any] | str:
-    """The entries that the command line gives a mapping, A=X,B=Y or as JSON; a word of it that is no mapping."""
-    found = dict[str, Any]()
-    for text in (word for name, word in arguments if name == option.name):
-        if "=" in text and not text.lstrip().startswith("{"):
-            pairs = [part.partition("=") for part in text.split(",")]
-            values = {name.strip(): _read(value) if value else OUT for name, equals, value in pairs if equals}
-            if len(values) < len(pairs):
-                raise UsageError(f"a mapping is written A=X,B=Y or as JSON, with each name once, and not {text!r}")
-        elif not isinstance(values := _read(text), dict):
-            return text
-        found |= values
-    return found
-
-
-def _with_entries(option: Option, entries: Mapping[str, Any] | str, in_file: Mapping[str, Any]) -> str:
-    """Return the flag of a mapping with the file's entries and, over them, those of the command line.
-
-    An entry without a value, NAME=, is taken out. A mapping as a value also replaces entries such as NAME.part.
-    """
-    if isinstance(entries, str):
-        return f"{option.flag}={entries}"  # the parser says what is wrong
-    found = dict(in_file)
-    for name, value in entries.items():
-        if value is OUT and name not in found:
-            raise UsageError(f"{option.flag} {name}= takes an entry out, and " + unknown("entry", name, found))
-        whole = isinstance(value, dict)
-        found = {k: v for k, v in found.items() if k != name and not (whole and k.startswith(f"{name}."))}
-        found |= {} if value is OUT else {name: value}
-    return f"{option.flag}={json.dumps(found, default=str)}"
-
-
-def _read(text: str) -> Any:
-    """A value as in a YAML file; a text where it is none."""
-    from jsonargparse import get_loader
-    from yaml import YAMLError
-
-    try:
-        return get_loader("yaml")(text)
-    except YAMLError:
-        return text
 
 
 def _parser(
