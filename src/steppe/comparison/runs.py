@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.names import unknown
 from ..core.laws import Choice, Law, LogUniform
-from ..training.folder import FREE
+from ..training.config import FREE
 from .design import EPOCHS, Design, Trial
 from .halving import rung_of
 from .store import Done

@@ -17,8 +17,7 @@ from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
 from ..ensembles.strategies import Ensemble
-from ..training.config import Config
-from ..training.folder import FREE
+from ..training.config import FREE, Config
 from .grid import (
     RESERVED,
     STRATEGY,
