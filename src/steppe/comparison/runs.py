@@ -214,7 +214,8 @@ def _done(outcome: Any, trial: Trial) -> Done:
             curve.append({**point, "validation_error": round(1 - record["validation_accuracy"], 6)})
             rung = 1 - record["validation_accuracy"] if record["epoch"] == _rung(trial) else rung
     values = {name: e["value"] for name, e in outcome.measures.items()}
+    # of a run that was killed, `meta` has the seconds of the last start
     return Done(
-        outcome.correct["validation"], outcome.correct["test"], "", round(meta["seconds"], 3),
+        outcome.correct["validation"], outcome.correct["test"], "", round(max(meta["seconds"], seconds), 3),
         meta["passes"] / outcome.curves[-1]["step"], curve, rung, len(outcome.curves) < trial.epochs, values,
     )  # fmt: skip
