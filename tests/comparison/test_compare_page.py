@@ -85,9 +85,7 @@ def test_the_record_is_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("steppe.cli.compare._run", no_run)
-    for name in ("_checked", "_probed"):  # they need the data
-        monkeypatch.setattr(f"steppe.cli.compare.{name}", lambda *_: {})
-    monkeypatch.setattr("steppe.cli.compare.plan_of", lambda *_: Output({}, []))
+    monkeypatch.setattr("steppe.cli.compare._plan", lambda design, *_: (design, Output({}, [])))  # it needs the data
     monkeypatch.chdir(ROOT)
     assert main(["compare", str(file.relative_to(ROOT)), "--yes"]) == 130
     current = Record(file.with_suffix("") / NAME).current
