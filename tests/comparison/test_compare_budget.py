@@ -91,7 +91,7 @@ def test_it_is_fixed_before_the_first_look_and_stays(tmp_path, monkeypatch: pyte
 
 def test_a_budget_that_reaches_no_look_is_said_after_the_first_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(design())
-    with pytest.raises(ValueError, match="a budget of 2.5 min is enough for .* trials of each method, and the first"):
+    with pytest.raises(ValueError, match=r"a budget of 2\.5 min is enough for .* trials of each method, and the first"):
         compared(machine, 150, monkeypatch)
     first = Machine(design())
     whole = compared(first, 1e5, monkeypatch).seconds
