@@ -91,11 +91,6 @@ def caveats_of(result: Result) -> list[str]:
     ]
     if not result.alone:
         found.append("Several runs shared the machine: their times do not compare methods. With --workers 1 they do.")
-    if isfinite(result.target):
-        found.append(
-            f"{result.target:.1f} % is the validation error of {named(result.methods[0])} at the first look; a tuning "
-            f"is the best of {result.tuning} trials on validation."
-        )
     for row in result.rows:
         plain = result.rows[0]
         if row.failed:
@@ -144,7 +139,8 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         add(f"time per trial{'' if result.alone else ', shared machine'}", words_of(row.seconds))
         if (r := row.reached) is not None:
             low, high = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
-            add(f"tunings that reach {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
+            target = f"reach {result.methods[0]}'s {result.target:.1f} % on validation"
+            add(target, f"{100 * r.share:.0f} % of tunings")
             add("passes until half of them do", f"{r.passes:.1f}" if isfinite(r.passes) else "never")
             add("  95 % interval of these passes", low if low == high else f"{low} to {high}")
             if result.alone:
