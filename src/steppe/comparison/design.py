@@ -299,6 +299,8 @@ def divided(
                 raise ValueError(f"{name} is a setting of {method!r}, which is not compared: {', '.join(methods)} are")
             own[method][option] = law
         elif any(name in known for known in options.values()):
+            if of := [f"{m}.{name}" for m in methods if name in (fixed or {}) and f"{m}.{name}" in space]:
+                raise ValueError(f"{name} is fixed, and {of[0]} is in the space: keep one of them")
             for each in methods:
                 if name in options[each]:
                     own[each].setdefault(name, law) if name not in (fixed or {}) else own[each].update({name: law})
