@@ -27,8 +27,8 @@ from .predictions import HYPOTHESES, RELEVANT, Finding, GroupTau, Hypothesis
 from .spread import CONFIDENCE, POWER, Spread
 
 FLATTEST = 0.1  # the share of runs that counts as the flattest
-# The interval has to agree with the test, and spreads vary between studies: without this, studies at the stated tau show
-# it in 74 to 78 % of cases, not 80 (benchmarks/verdicts.py).
+# The interval has to agree with the test, and spreads vary between studies: without this, studies at the stated tau
+# show it in 74 to 78 % of cases, not 80 (benchmarks/verdicts.py).
 AGREEMENT = 1.04
 FEWEST = 3  # runs on either side of the weak hypothesis: the mean of fewer does not generalise
 MAX_SIGNS = 2e7  # numbers in the sign matrices of measures that are permuted together
