@@ -9,20 +9,24 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from pathlib import Path
+from textwrap import fill
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import steppe
 from steppe._util.extras import install_line
 from steppe.cli.listings import describe_model
+from steppe.comparison.result import result_of
+from steppe.comparison.store import NAME, Record
 from steppe.core.triple import TRIPLES
 from steppe.data.registry import OWN
 from steppe.optim.build import function_name, signature_of
 from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models"))
+PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models", "compare"))
 STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
@@ -124,6 +128,14 @@ def loggers() -> str:
     return table(("name", "store", "install"), [*rows, ("`package.module:factory`", "your own", "")])
 
 
+def answer(name: str) -> str:
+    """What a comparison says, from its record."""
+    current = Record(ROOT / "docs/comparisons" / name / NAME).current
+    assert current is not None
+    lines = "\n\n".join(fill(sentence, 118) for sentence in result_of(current).sentences)
+    return f"```text\n{lines}\n```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "captured": captured,
@@ -131,6 +143,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "models": models,
     "data": data,
     "loggers": loggers,
+    **{f.stem: partial(answer, f.stem) for f in sorted((ROOT / "docs/comparisons").glob("*.yaml"))},
 }
 
 
@@ -188,7 +201,7 @@ def current(page: Path) -> str:
     def fresh(found: re.Match[str]) -> str:
         return f"<!-- {found[1]}: docs/tables.py -->\n\n{TABLES[found[1]]()}\n<!-- end -->"
 
-    return re.sub(r"<!-- (\w+): docs/tables.py -->\n.*?<!-- end -->", fresh, page.read_text(), flags=re.DOTALL)
+    return re.sub(r"<!-- ([\w-]+): docs/tables.py -->\n.*?<!-- end -->", fresh, page.read_text(), flags=re.DOTALL)
 
 
 if __name__ == "__main__":

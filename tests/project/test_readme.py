@@ -98,8 +98,15 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
     """tests/comparison/test_compare_page.py compares those of docs/compare.md with its record."""
     assert len(README.splitlines()) < 150
     assert "**Should I use SAM?**" in "\n".join(README.splitlines()[:8])
-    difference, interval = re.search(r"sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE).groups()
-    assert f"{difference} points of test error {interval}" in README
+    undecided = re.findall(r"^Undecided: sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE, re.M)
+    (worse,) = re.findall(
+        r"^sam is worse than the plain optimizer at equal passes, (by .+? points \(.+?\))", COMPARE, re.M
+    )
+    digits, fashion = undecided
+    assert f"undecided, {digits[0]} points of test error {digits[1]}" in README
+    assert f"undecided, {fashion[0]} points {fashion[1]}" in README
+    assert f"no, worse {worse}" in README
+    assert len(re.findall("^Recommended: none", COMPARE, re.M)) == 3
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
         prose = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
         assert len([line for line in prose.splitlines() if line]) <= 12
