@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,31 @@ def test_committed_tables_are_those_of_their_records(tmp_path: Path, capsys: pyt
         assert files_of(out / budget) == files_of(file.parent), file
 
 
+def test_a_report_without_records_of_ones_own_is_of_those_that_come_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They lie apart: what is computed later does not go on from them."""
+    monkeypatch.chdir(tmp_path)
+    told(capsys, "yardstick/resnet18", "--budget", "paper", "--report")
+    kept = Path("studies/yardstick/resnet18/committed/paper")
+    assert files_of(kept) == files_of(COMMITTED / "yardstick/resnet18/paper")
+    assert not Path("studies/yardstick/resnet18/paper").exists()
+    assert main(["reproduce", "yardstick/resnet18", "--budget", "smoke", "--report"]) == 1
+    assert "there are no records in studies/yardstick/resnet18/smoke" in capsys.readouterr().err
+    words = json.loads((COMMITTED / "theory/table-1/table-1.json").read_text())["words"]
+    assert told(capsys, "theory/table-1", "--report").startswith(words[0])
+    states = {row["name"]: row["state"] for row in answered(capsys, "--list")}
+    assert (states["yardstick/resnet18"], states["theory/table-1"]) == ("full", "full")
+
+
+def test_the_wheel_has_the_records() -> None:
+    """As its configuration says; there they lie in the package, where `COMMITTED` looks first."""
+    build = tomllib.loads((COMMITTED.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["force-include"] == {"results": "steppe_papers/results"}
+    size = sum(file.stat().st_size for file in COMMITTED.rglob("*") if file.is_file())
+    assert size < 2e6  # about a quarter of it when zipped
+
+
 def test_records_of_two_machines_are_one_study(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "whole")
     lines = Path("whole/short/records.csv").read_text().splitlines(keepends=True)
@@ -401,7 +427,7 @@ def test_theory_and_unknown_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     listed = {row["name"]: row for row in answered(capsys, "--list")}
-    assert listed["theory/wishart-moments"]["state"] == "no records"
+    assert listed["theory/wishart-moments"]["state"] == "full"  # of the package; what was computed here goes first
     told(capsys, "theory/wishart-moments")
     assert list(Path("studies/theory/wishart-moments").glob("*.html"))
     listed = {row["name"]: row for row in answered(capsys, "--list")}

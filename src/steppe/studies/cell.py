@@ -312,10 +312,11 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
     columns = {k: v for k, v in row.items() if k not in known and k != CHECKPOINT}
     normalise = study.normalise if path.is_file() else None
     identity = {"config": config, "weights": _fingerprint(path)}
+    root = {name: value for name, value in study.base.items() if name == "data_root"}  # runs may be copies
     return Cell(
         short_hash(identity if normalise is None else identity | {"standardise": normalise}),  # the key's earlier name
         name,
-        config,
+        config | root,
         groups_of(study, {**config, **columns}),
         str(path),
         known,

@@ -95,7 +95,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         **ensembles(notes, table, settings, measures),
         "findings": results.to_dict(),
         **_by_setting(pool.related, list(settings), study.get("targets") or targets, results),
-        "live": False,
+        "live": 0,
     }
     safe: Content = json_safe(page, str)
     return safe

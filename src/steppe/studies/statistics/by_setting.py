@@ -266,9 +266,9 @@ def _share_between(values: Floats, level: Ints) -> tuple[float, float]:
     n = len(values)
     if n < 3 or np.ptp(values) == 0 or level.max() == 0:
         return nan, nan
-    from scipy.stats import rankdata
-
-    centred, size = rankdata(values) - (n + 1) / 2, np.bincount(level)  # tied values share their mean rank
+    dense, size = ranks(values), np.bincount(level)
+    alike = np.bincount(dense)
+    centred = (np.cumsum(alike) - alike / 2 - n / 2)[dense]  # tied values share their mean rank
     share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
     # levels that follow one another in rank leave the variance of consecutive ranks within each
     within = float((size * (size**2 - 1.0)).sum() / 12)
