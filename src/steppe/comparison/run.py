@@ -54,7 +54,7 @@ def compare(
     train
         `train(trial)` trains a model with `trial.optimizer(model)`, from `trial.seed`, for `trial.epochs` epochs, and
         returns two arrays of true and false: which validation rows and which test rows the model classifies correctly.
-        A FloatingPointError counts as a failure of the trial.
+        A FloatingPointError counts as a failure of the trial, which is wrong on every row.
     methods
         Names of `steppe.METHODS`; the first is the reference.
     space
