@@ -23,7 +23,7 @@ from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
 from .design import Design, Trial
-from .halving import Halved, limit
+from .halving import Halved, limit, rung_of
 from .sequential import Contrast, decide
 from .statistics import Outcomes
 
@@ -227,6 +227,11 @@ class Record:
             raise ValueError(
                 f"trial {trial.index} of {trial.method} has {len(done.rows)} test rows, and earlier ones have "
                 f"{current.rows}: all trials need the same rows"
+            )
+        if current is not None and current.design.halving and done.rung is None and not done.failed:
+            raise ValueError(
+                f"halving compares trials after a third of their epochs, and trial {trial.index} of {trial.method} "
+                f"reported nothing from epoch {rung_of(trial.epochs, 1)} on: call trial.report(validation_error, epoch)"
             )
         values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
         place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
