@@ -290,6 +290,31 @@ def test_a_method_that_diverges_in_all_trials_loses_nothing(capsys: pytest.Captu
     assert not Path("c/recommended.yaml").exists()
 
 
+def test_a_run_that_diverges_counts_as_a_constant_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    """The most frequent training class, on every row; its own labels decide which that is."""
+    random = np.random.default_rng(0)
+    parts: dict[str, Any] = {}
+    for name, n, share in (("train", 60, 0.4), ("val", 40, 0.3), ("test", 50, 0.2)):
+        parts |= {f"x_{name}": random.random((n, 3)), f"y_{name}": (np.arange(n) >= share * n).astype(int)}
+    np.savez("rows.npz", **parts)
+    words = [
+        w if w not in ("lr=0.01..1", "spirals") else {"spirals": "npz:rows.npz"}.get(w, "lr=1e-3..1e30") for w in QUICK
+    ]
+    base = words.index("--base") + 1
+    words[base] = "batch_size=20,model_options.width=8"
+    found = answer(capsys, *words, "--yes", "--out", "c", "--seed", "1")
+    current = Record(Path("c", NAME)).current
+    assert current is not None
+    failed = [done for (kind, *_), done in current.done.items() if kind == "trial" and done.failed]
+    assert failed
+    for done in failed:
+        assert done.validation_error == pytest.approx(0.3)
+        assert (~done.rows).tolist() == [True] * 10 + [False] * 40
+    method = next(row["method"] for row in found["rows"] if row["failed"])
+    assert any(f"{method}: " in text and "trials failed, and count as a constant prediction" in text
+               for text in found["caveats"])  # fmt: skip
+
+
 def test_equal_seconds_divide_epochs_by_measured_times(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, *QUICK, "--yes", "--axis", "seconds", "--fix", "epochs=20", "--out", "c")
     current = Record(Path("c", NAME)).current
@@ -336,9 +361,9 @@ def test_halving_stops_later_trials_and_ranks_them_behind(capsys: pytest.Capture
         assert max(ranks[[not one.stopped and r < 1 for one, r in zip(done, ranks, strict=True)]]) < 1
         assert all(r > 1 for one, r in zip(done, ranks, strict=True) if one.stopped)
     assert any("trials stopped after a third of their epochs" in text for text in found["caveats"])
-    assert "halving" in said(
-        capsys, "compare", "--train", "mycode:train", "--halving", "--fix", "epochs=1", "--yes", code=2
-    )
+    words = ["compare", "--train", "mycode:train", "--halving", "--fix", "epochs=3", "--yes"]
+    error = said(capsys, *words, code=1)
+    assert "trial 0 of none reported nothing from epoch 1 on: call trial.report(validation_error, epoch)" in error
 
 
 def started(*words: str) -> subprocess.Popen[bytes]:

@@ -179,8 +179,6 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
         if EPOCHS not in shared:
             raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
         task = {"train": what.train}
-        if space.halving:
-            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
         if space.base:
             raise ValueError("base is for runs of data and model; a train function has settings of its own")
     else:

@@ -209,7 +209,7 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     names = {name for name, _ in arguments} | in_file.keys()
     if "help" in names:
         return str(_parser(command, options, file, in_file).format_help())
-    instead_of = {o.name: o.metadata.get("instead_of", ()) for o in options.values() if o.is_a(dict)}
+    instead_of = {n: options[n].metadata.get("instead_of", ()) for n, _ in arguments if n and options[n].is_a(dict)}
     arguments, in_file = merged(arguments, in_file, instead_of)
     parser = _parser(command, {n: o for n, o in options.items() if n in names or not o.flag}, file, in_file)
     if in_file:
@@ -335,7 +335,7 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
     except ArgumentError as error:
         place, message = f"{file}: " if file else "", str(error)
         key = re.search(r'Parser key "([^".]+)', message)
-        value = re.search(r"(?:Got|CustomScales) value: (.*)", message)
+        value = re.search(r"(?:Got|Given) value: (.*)", message)
         if key is None or value is None or key[1] not in options:
             raise UsageError(place + message) from error
         option = options[key[1]]

@@ -224,7 +224,7 @@ def result_of(
 ) -> Result:
     """Return the result of a comparison as far as it is: a function of its record."""
     design, seconds = current.design, sum(done.seconds for done in current.done.values())
-    first = next((done for done in current.done.values() if not done.failed), None)
+    first = next((done for done in current.done.values() if done.validation), None)
     target = _target(current)
     decided = bool(current.most) and not current.undecided
     stopped = "" if decided else stopped
@@ -351,7 +351,7 @@ def _recommended(current: Comparison) -> Recommended:
     chosen = choice(current)
     trial = current.design.trial(chosen.method, chosen.index)
     keys = [("fresh", chosen.method, chosen.index, k) for k in range(REPEATS["fresh"])]
-    errors = [100 * (1 - float(d.rows.mean())) if not d.failed else 100.0 for k in keys if (d := current.done.get(k))]
+    errors = [100 * (1 - float(d.rows.mean())) if d.test else 100.0 for k in keys if (d := current.done.get(k))]
     settings = {k: v for k, v in trial.settings.items() if k != EPOCHS}
     error, sd = (fmean(errors), float(np.std(errors, ddof=1)) if len(errors) > 1 else inf) if errors else (inf, inf)
     return Recommended(

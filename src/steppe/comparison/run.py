@@ -41,6 +41,7 @@ def compare(
     trials: int | None = None,
     worth: float | None = None,
     once: bool = False,
+    halving: bool = False,
     axis: Axis = "passes",
     seed: int = 0,
     points: Sequence[Mapping[str, Any]] = (),
@@ -54,7 +55,7 @@ def compare(
     train
         `train(trial)` trains a model with `trial.optimizer(model)`, from `trial.seed`, for `trial.epochs` epochs, and
         returns two arrays of true and false: which validation rows and which test rows the model classifies correctly.
-        A FloatingPointError counts as a failure of the trial.
+        A FloatingPointError counts as a failure of the trial, which is wrong on every row.
     methods
         Names of `steppe.METHODS`; the first is the reference.
     space
@@ -73,6 +74,9 @@ def compare(
         The smallest difference that would change the choice, in points; by default 5 % of the reference's error.
     once
         One look at the end instead of several on the way.
+    halving
+        Stop a method's later trials after a third of their epochs if they are behind the better half of its first:
+        `train` calls `trial.report(validation_error, epoch)` and ends where `trial.should_prune()`.
     axis
         Equal passes, or equal epochs: with those, most methods cost more. Equal seconds are for `steppe compare`, which
         measures them.
@@ -107,7 +111,8 @@ def compare(
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
         (tuple(methods),), shared, own, tuning, len(points) or trials or 0, None if worth is None else worth / 100,
-        0.0 if points else 0.05, once or bool(points), seed, axis, points=points, task={"train": _name(train)},
+        0.0 if points else 0.05, once or bool(points), seed, axis, halving=halving, points=points,
+        task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 
@@ -226,7 +231,11 @@ def in_process(train: Callable[[Trial], Any]) -> Execute:
                 for p in trial.curve
             ]
             took, passes = perf_counter() - start, forwards / steps if steps else 0.0
-            yield (trial, repeat), Done.of(validation, test, seconds=took, passes=passes, curve=curve)
+            stopped = trial.should_prune() and trial.curve[-1]["epoch"] < trial.epochs
+            yield (
+                (trial, repeat),
+                Done.of(validation, test, seconds=took, passes=passes, curve=curve, rung=trial.rung, stopped=stopped),
+            )
 
     return execute
 

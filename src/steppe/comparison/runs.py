@@ -199,7 +199,8 @@ def _rung(trial: Trial) -> int:
 
 def _done(outcome: Any, trial: Trial) -> Done:
     if outcome.state == "failed":
-        return Done(failed="the loss is not finite")
+        correct = outcome.correct
+        return Done(correct.get("validation", ""), correct.get("test", ""), failed="the loss is not finite")
     if "validation" not in outcome.correct:  # of a cluster, whose rows nobody has seen before
         raise TrialFailed(
             f"the data have no validation rows, and validation selects among trials: --base validation={VALIDATION} "

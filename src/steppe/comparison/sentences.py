@@ -94,7 +94,8 @@ def caveats_of(result: Result) -> list[str]:
     for row in result.rows:
         plain = result.rows[0]
         if row.failed:
-            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
+            what = "a constant prediction" if "data" in result.task else "wrong on every row"
+            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as {what}.")
         if row.stopped:
             found.append(f"{row.method}: {row.stopped} of {row.trials} trials stopped after a third of their epochs.")
         if row.counted and plain.counted and abs(row.counted / plain.counted / row.passes * plain.passes - 1) > OFF:

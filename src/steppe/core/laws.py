@@ -9,7 +9,7 @@ from math import exp, isfinite, log
 from random import Random
 from typing import Any, ClassVar
 
-import numpy as np
+from .._util.numbers import read_plain
 
 BORDER = 0.1  # the outer tenth of a law, at either end
 
@@ -182,6 +182,8 @@ def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]
     Both depend on the seed of the comparison and on the number of the trial alone. More dimensions add coordinates and
     change none, so that methods with settings of their own share the others with all methods.
     """
+    import numpy as np
+
     random = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     return int(random.integers(2**31)), [float(u) for u in random.random(dimensions)]
 
@@ -224,16 +226,7 @@ def law_in(text: Any) -> Any:
         if "law goes" in str(error):
             raise
         raise ValueError(f"{text!r} is no law of a setting: write LOW..HIGH, as in 0.001..1, or A/B/C") from error
-    return Choice(*map(_value, text.split("/"))) if "/" in text else text
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return Choice(*map(read_plain, text.split("/"))) if "/" in text else text
 
 
 def as_plain(law: Law) -> Any:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..table import Column, Table
+from .design import first_seen
 from .kendall import Floats, Ints, pairs, ranks
 
 # pairs that an environment needs: with fewer than five coins, all fall wrong in one environment of sixteen
@@ -223,7 +224,7 @@ def _complete_runs(
     for name, column in settings.items():
         if len(column) != len(a):
             raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
-    return a[known], b[known], known, [codes[known] for codes in codes_of(settings.values())]
+    return a[known], b[known], known, [first_seen(map(repr, v))[known] for v in settings.values()]
 
 
 def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
@@ -231,15 +232,6 @@ def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
     differ = (context[:, None] == context) & (values[:, None] != values)
     first, second = np.nonzero(np.triu(differ))
     return first, second
-
-
-def codes_of(columns: Iterable[Sequence[Any] | NDArray[Any]]) -> list[Ints]:
-    """Settings as integers from 0, in order of first occurrence; values with equal `repr` have equal codes."""
-    codes = []
-    for column in columns:
-        code: dict[str, int] = {}
-        codes.append(np.array([code.setdefault(repr(v), len(code)) for v in column], dtype=np.int64))
-    return codes
 
 
 def contexts_of(axes: Sequence[Ints], axis: int) -> Ints:
