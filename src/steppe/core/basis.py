@@ -91,7 +91,9 @@ class Basis:
         """All entries of a vector per device, in the memory of the vector that comes next: new memory takes longer."""
         chunks, block = v.chunks, self._size // GROWTH
         if block == len(self._blocks):
-            sizes = [(there[0], sum(x.numel() for x in there)) for there in ([chunks[k] for k in m] for m in self._members)]
+            sizes = [
+                (there[0], sum(x.numel() for x in there)) for there in ([chunks[k] for k in m] for m in self._members)
+            ]
             self._blocks.append([x.new_empty(GROWTH, n, dtype=self.space.precision) for x, n in sizes])
         rows = [there[self._size % GROWTH] for there in self._blocks[block]]
         for row, members in zip(rows, self._members, strict=True):
