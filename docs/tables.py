@@ -191,7 +191,8 @@ def stub() -> str:
         "    params: ParamsT,",
         "    base: Callable[..., Optimizer] | str = SGD,",
         '    method: str | Method = "sam",',
-        "    **options: Any,",
+        "    options: dict[str, Any] | None = None,",
+        "    **more: Any,",
         ") -> SharpnessAware: ...",
     ]
     for _, registered in sorted(steppe.METHODS.items()):
