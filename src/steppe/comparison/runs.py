@@ -130,6 +130,11 @@ class Probe:
         """Return about how long a trial takes."""
         return self.begin + trial.epochs * self.epoch[trial.method] + min(trial.epochs, POINTS) * self.evaluation
 
+    def beside(self, slowdown: float) -> Probe:
+        """Return the times of a run beside others that slow it down so many times."""
+        epoch = {method: slowdown * seconds for method, seconds in self.epoch.items()}
+        return Probe(self.begin, epoch, slowdown * self.evaluation)
+
 
 def probe(design: Design, where: Mapping[str, Any]) -> Probe:
     """Train a few steps of every method in a folder that is removed, and time them."""
