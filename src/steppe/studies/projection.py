@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
@@ -14,9 +13,8 @@ from ..methods.registry import METHODS
 from ..training.config import Config
 from .check import check_names
 from .plan import Study
-from .run import still_open
-from .selection import previewed_cells
-from .store import Store
+from .run import Planned
+from .table import Table
 
 PROBED = 3  # timed passes per model, after one that is not timed
 STEPS = 64  # of a method whose steps differ: the mean number of passes is over these
@@ -47,11 +45,12 @@ class Projection:
 
 def project(study: Study) -> Projection:
     """Project the cost of the cells that a study still has to train; measures and evaluation are not in it."""
-    planned = previewed_cells(study)
+    before = Planned.of(study)
+    planned = before.cells
     check_names(study, planned)
-    missing = {task.cell.key for task in still_open(study, planned)}
+    missing = {task.cell.key for task in before.tasks}
     rows: dict[str, int] = {}
-    stored, speeds, basis = _stored_speeds(study), {}, []
+    stored, speeds, basis = _stored_speeds(before.table), {}, []
     passes: dict[str, float] = {}
     hours: dict[str, float] = {}
     for cell in planned:
@@ -120,12 +119,9 @@ def probe(config: Config) -> float:
     return median(seconds[1:])
 
 
-def _stored_speeds(study: Study) -> dict[str, float]:
-    """Seconds per pass in the finished runs of the store, by model."""
-    if not Path(study.store).exists():
-        return {}
-    with Store.reading(study.store) as store:
-        runs = [run for run in store.table().runs if run.meta.get("passes") and "training_seconds" in run.meta]
+def _stored_speeds(table: Table) -> dict[str, float]:
+    """Seconds per pass in finished runs, by model."""
+    runs = [run for run in table.runs if run.meta.get("passes") and "training_seconds" in run.meta]
     by_model: dict[str, list[float]] = {}
     for run in runs:
         by_model.setdefault(_model_of(run.config), []).append(run.meta["training_seconds"] / run.meta["passes"])
