@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steppe.studies.cell import NOT_IN_KEYS, cells, key_of
+from steppe.studies.cell import cells, key_of
 from steppe.studies.grid import plain
 from steppe.studies.plan import EngineSettings, Rule, Study
 from steppe.training.config import Config
@@ -118,9 +118,6 @@ def test_draws_at_every_point_of_a_grid() -> None:
 
 
 def test_keys_follow_from_what_numbers_follow_from() -> None:
-    from steppe.training.folder import FREE
-
-    assert set(NOT_IN_KEYS) == set(FREE)
     config = plain(Config())
     key = key_of(config)
     assert key_of(dict(reversed(config.items()))) == key

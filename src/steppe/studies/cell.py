@@ -18,7 +18,7 @@ from .._util.names import unknown
 from .._util.numbers import read_plain
 from ..data.registry import CHOICES
 from ..ensembles.strategies import Ensemble
-from ..training.config import Config
+from ..training.config import FREE, Config
 from .grid import (
     RESERVED,
     STRATEGY,
@@ -35,8 +35,7 @@ from .plan import TARGETS, Study
 from .points import Point, points
 from .statistics.design import OWN
 
-NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
-NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
+NOT_STORED = (*FREE, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
 Stage = Literal["", "sweep", "final"]  # of a study with `select`

@@ -30,11 +30,10 @@ from ..measures.session import preserved_rng
 from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
-from .config import Config, check_config
+from .config import FREE, Config, check_config
 from .distributed import device_of, joined, threads, together
 from .evaluate import corrupted_test
 from .folder import (
-    FREE,
     HOLDER,
     LOCK,
     RUN,
