@@ -68,7 +68,7 @@ def same(shown: str, printed: str, close: float = CLOSE) -> bool:
 def _words(text: str) -> list[str]:
     """The words of a text, without times in seconds."""
     words = text.split()
-    return [word for word, after in pairwise([*words, ""]) if after.rstrip(".,") != "s"]
+    return [word for word, after in pairwise([*words, ""]) if after.rstrip(".,;") != "s"]
 
 
 def _alike(shown: str, printed: str, close: float) -> bool:
