@@ -39,7 +39,7 @@ LOCK, HOLDER = f"{NAME}.lock", f"{NAME}.holder"
 KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
 TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
-FREE = ("out", "data_root", "loggers", "checkpoint_every")
+FREE = ("out", "data_root", "loggers", "log_every", "checkpoint_every")
 """Settings that may change from one start of a run to the next."""
 
 
