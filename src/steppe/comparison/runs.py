@@ -41,6 +41,7 @@ RESERVED = {
     "measures": "give `measures` of the comparison itself",
     "measure_every": "measures of a comparison are of the last weights",
     "loggers": "a comparison has its own record",
+    "log_every": "a comparison records epochs",
     "evaluate_every": "a comparison evaluates about a dozen times per run",
 }
 """Settings of a run that a comparison sets itself, and why."""
