@@ -57,7 +57,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "study status": "STUDY --out --budget",
     "study report": "STUDY --out --budget --page --export",
     "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
-    "report serve": "STUDY --out --budget --port",
+    "report serve": "STUDY --out --budget",
     "data get": "NAME --data-root --mirror",
     "data check": "PATH",
     "data list": "--data-root",

@@ -335,7 +335,7 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
     except ArgumentError as error:
         place, message = f"{file}: " if file else "", str(error)
         key = re.search(r'Parser key "([^".]+)', message)
-        value = re.search(r"(?:Got|CustomScales) value: (.*)", message)
+        value = re.search(r"(?:Got|Given) value: (.*)", message)
         if key is None or value is None or key[1] not in options:
             raise UsageError(place + message) from error
         option = options[key[1]]

@@ -64,14 +64,6 @@ class New:
     """model: `steppe models`, or `package.module:factory`"""
 
 
-@dataclass(frozen=True)
-class Server:
-    """Where the page is served."""
-
-    port: int = 8421
-    """on this machine only; 0 takes any free port"""
-
-
 @command("study init")
 def init(new: New) -> Output:
     """Write a commented study file for a data set and a model.
@@ -226,19 +218,19 @@ def report(which: Which, page: Page) -> Output:
 
 
 @command("report serve")
-def serve(which: Which, server: Server) -> Output:
-    """Serve a study's page on this machine, and follow the study while it runs.
+def serve(which: Which) -> Output:
+    """Keep a study's page current while the study runs.
 
     Examples
     --------
-    steppe report serve study.yaml --port 0
+    steppe report serve study.yaml
 
     """
     from ..studies.report import serve as serve_page
 
     store = store_of(which)
-    serve_page(store, server.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
-    return Output({"folder": store.parent}, [])
+    page = serve_page(store, store.parent / PAGE, ready=lambda text: complain(f"{text} (Ctrl-C ends it)"))
+    return Output({"folder": store.parent, "report": page}, [f"The page: {page}"])
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:

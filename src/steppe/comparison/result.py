@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._util.formats import json_safe
-from ..core.laws import Choice, LogUniform, Uniform
+from ..core.laws import Choice, Integers, LogUniform, Uniform
 from .border import at_border
 from .design import EPOCHS, Design
 from .recommend import REPEATS, choice, finalists, snippets
@@ -375,5 +375,5 @@ def law_words(law: Any) -> str:
     """Return a law in words, such as 0.001 to 1 (log)."""
     if isinstance(law, Choice):
         return " or ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in law.values)
-    assert isinstance(law, LogUniform | Uniform)
+    assert isinstance(law, LogUniform | Uniform | Integers)
     return f"{law.low:g} to {law.high:g}" + (" (log)" if isinstance(law, LogUniform) else "")

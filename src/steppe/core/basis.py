@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -24,11 +26,7 @@ class Basis:
 
     def append(self, v: Vector) -> None:
         """Adds a unit vector that is orthogonal to the others."""
-        entries, row = self._entries(v), self._size % GROWTH
-        if row == 0:
-            self._blocks.append([x.new_zeros(GROWTH, len(x)) for x in entries])
-        for rows, x in zip(self._blocks[-1], entries, strict=True):
-            rows[row] = x
+        self._entries(v)
         self._size += 1
 
     def coefficients(self, v: Vector, start: int = 0) -> Tensor:
@@ -39,39 +37,47 @@ class Basis:
         """The sum of the vectors times coefficients, which may be fewer than the vectors."""
         if not len(coefficients):
             return self.space.zeros()
-        chunks = self._chunks(self._sums(coefficients))
+        entries = [x.new_zeros(x.shape[1]) for x in self._blocks[0]]
+        self._add_(entries, coefficients)
+        chunks = self._chunks(entries)
         return Vector(self.space, [x.to(w.dtype) for x, w in zip(chunks, self.space.weights().chunks, strict=True)])
 
-    def remove_(self, v: Vector) -> Tensor:
-        """Makes `v` orthogonal to the vectors, twice because of rounding, and returns what it removes."""
+    def remove_(self, v: Vector, first: int = 0) -> Tensor:
+        """Makes `v` orthogonal to the vectors and returns what it removes.
+
+        Twice because of rounding. The first time, the vectors from `first` on are enough if `v` has little more than
+        rounding errors along the others.
+        """
         removed = torch.zeros(self._size, dtype=torch.float64, device="cpu")
         if self._size:
             entries = self._entries(v)
-            for _ in range(2):
-                inside = self._inner(entries)
-                for one, total in zip(entries, self._sums(inside), strict=True):
-                    one.sub_(total)
-                removed += inside
+            for start in (first, 0):
+                inside = self._inner(entries, start)
+                self._add_(entries, -inside, start)
+                removed[start:] += inside
             copy_(v._writable(), self._chunks(entries))
         return removed
 
-    def _inner(self, entries: list[Tensor], start: int = 0) -> Tensor:
+    def _inner(self, entries: list[Tensor], start: int) -> Tensor:
         """The inner products with the vectors from one on, of entries per device."""
-        first = start // GROWTH
-        totals = torch.zeros(self._size - first * GROWTH, dtype=torch.float64, device="cpu")
+        totals = torch.zeros(self._size - start, dtype=torch.float64, device="cpu")
         if len(totals):
-            for k, x in enumerate(entries):
-                products = [rows[k] @ x for rows in self._blocks[first:]]
-                totals += torch.cat(products)[: len(totals)].double().cpu()
-        return totals[start - first * GROWTH :]
+            blocks = self._rows(start, self._size)
+            for products in zip(*([rows @ x for rows, x in zip(block, entries, strict=True)] for block in blocks)):
+                totals += torch.cat(products).double().cpu()
+        return totals
 
-    def _sums(self, coefficients: Tensor) -> list[Tensor]:
-        """The entries per device of the vectors' sum with these coefficients."""
-        sums = [rows.new_zeros(rows.shape[1]) for rows in self._blocks[0]]
-        for some, rows in zip(torch.split(coefficients, GROWTH), self._blocks, strict=False):
-            for total, there in zip(sums, rows, strict=True):
-                total.addmv_(there[: len(some)].mT, some.to(there))
-        return sums
+    def _add_(self, entries: list[Tensor], coefficients: Tensor, start: int = 0) -> None:
+        """Adds the sum of the vectors from one on times coefficients to entries per device."""
+        for block in self._rows(start, start + len(coefficients)):
+            some, coefficients = coefficients.split([len(block[0]), len(coefficients) - len(block[0])])
+            for x, rows in zip(entries, block, strict=True):
+                x.addmv_(rows.mT, some.to(x))
+
+    def _rows(self, start: int, stop: int) -> Iterator[list[Tensor]]:
+        """The vectors in this range, block by block, one matrix per device."""
+        for k in range(start // GROWTH, -(-stop // GROWTH)):
+            yield [rows[max(start - k * GROWTH, 0) : stop - k * GROWTH] for rows in self._blocks[k]]
 
     def _chunks(self, entries: list[Tensor]) -> list[Tensor]:
         """The chunks of a vector with these entries per device."""
@@ -82,9 +88,17 @@ class Basis:
         return chunks
 
     def _entries(self, v: Vector) -> list[Tensor]:
-        """All entries of a vector, concatenated per device."""
-        chunks, precision = v.chunks, self.space.precision
-        return [torch.cat([chunks[k].reshape(-1).to(precision) for k in members]) for members in self._members]
+        """All entries of a vector per device, in the memory of the vector that comes next: new memory takes longer."""
+        chunks, block = v.chunks, self._size // GROWTH
+        if block == len(self._blocks):
+            sizes = [
+                (there[0], sum(x.numel() for x in there)) for there in ([chunks[k] for k in m] for m in self._members)
+            ]
+            self._blocks.append([x.new_empty(GROWTH, n, dtype=self.space.precision) for x, n in sizes])
+        rows = [there[self._size % GROWTH] for there in self._blocks[block]]
+        for row, members in zip(rows, self._members, strict=True):
+            torch.cat([chunks[k].reshape(-1) for k in members], out=row)
+        return rows
 
 
 def flat(v: Vector) -> Tensor:

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, log
-from typing import Any
+from math import exp, isfinite, log
+from random import Random
+from typing import Any, ClassVar
 
-import numpy as np
+from .._util.numbers import read_plain
 
 BORDER = 0.1  # the outer tenth of a law, at either end
 
 
 @dataclass(frozen=True)
-class Uniform:
+class _Between(ABC):
+    """A law of numbers from `low` to `high`."""
+
+    low: float
+    high: float
+
+    kind: ClassVar[str]
+    number: ClassVar[Any] = int | float
+
+    def __post_init__(self) -> None:
+        numbers = all(isinstance(x, self.number) and not isinstance(x, bool) and isfinite(x) for x in self.values)
+        if not numbers or self.low >= self.high:
+            what = "a whole number to a larger one" if self.number is int else "a number to a larger one"
+            raise ValueError(f"a {type(self).__name__} law goes from {what}, not from {self.low!r} to {self.high!r}")
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """Return both ends."""
+        return self.low, self.high
+
+    @abstractmethod
+    def at(self, u: float) -> float:
+        """Return the setting's value at the quantile u, from 0 to 1."""
+
+    @abstractmethod
+    def draw(self, random: Random) -> float:
+        """Return a value that a generator draws."""
+
+    def edge(self, u: float) -> str:
+        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
+
+
+@dataclass(frozen=True)
+class Uniform(_Between):
     """Numbers from `low` to `high`, all equally likely.
 
     Parameters
@@ -28,23 +64,17 @@ class Uniform:
 
     """
 
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _check_bounds(self, self.low, self.high)
+    kind = "uniform"
 
     def at(self, u: float) -> float:
-        """Return the setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
 
-    def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
-        return _edge(u)
+    def draw(self, random: Random) -> float:
+        return random.uniform(self.low, self.high)
 
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(_Between):
     """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
 
     Parameters
@@ -59,11 +89,10 @@ class LogUniform:
 
     """
 
-    low: float
-    high: float
+    kind = "log_uniform"
 
     def __post_init__(self) -> None:
-        _check_bounds(self, self.low, self.high)
+        super().__post_init__()
         if self.low <= 0:
             raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
 
@@ -74,8 +103,35 @@ class LogUniform:
     def at(self, u: float) -> float:
         return float(self.low * (self.high / self.low) ** u)
 
-    def edge(self, u: float) -> str:
-        return _edge(u)
+    def draw(self, random: Random) -> float:
+        # `at` rounds otherwise in the last bits, and keys of runs follow from these
+        return exp(random.uniform(log(self.low), log(self.high)))
+
+
+@dataclass(frozen=True)
+class Integers(_Between):
+    """Whole numbers from `low` to `high`, both included, all equally likely.
+
+    Parameters
+    ----------
+    low, high
+        The ends.
+
+    Examples
+    --------
+    >>> steppe.comparison.Integers(1, 8).at(0.5)
+    5
+
+    """
+
+    kind = "integers"
+    number = int
+
+    def at(self, u: float) -> int:
+        return min(int(self.low + u * (self.high + 1 - self.low)), int(self.high))
+
+    def draw(self, random: Random) -> int:
+        return random.randint(int(self.low), int(self.high))
 
 
 @dataclass(frozen=True, init=False)
@@ -95,6 +151,7 @@ class Choice:
     """
 
     values: tuple[Any, ...]
+    kind: ClassVar[str] = "choice"
 
     def __init__(self, *values: Any):
         given = tuple(values[0]) if len(values) == 1 and isinstance(values[0], list | tuple) else values
@@ -105,12 +162,18 @@ class Choice:
     def at(self, u: float) -> Any:
         return self.values[min(int(u * len(self.values)), len(self.values) - 1)]
 
+    def draw(self, random: Random) -> Any:
+        return random.choice(self.values)
+
     def edge(self, u: float) -> str:
         return ""
 
 
-Law = Uniform | LogUniform | Choice
+Law = Uniform | LogUniform | Integers | Choice
 """The distribution of one setting."""
+
+KINDS: Mapping[str, Any] = {law.kind: law for law in (Uniform, LogUniform, Integers, Choice)}
+"""Laws by their names in files."""
 
 
 def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]:
@@ -119,6 +182,8 @@ def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]
     Both depend on the seed of the comparison and on the number of the trial alone. More dimensions add coordinates and
     change none, so that methods with settings of their own share the others with all methods.
     """
+    import numpy as np
+
     random = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     return int(random.integers(2**31)), [float(u) for u in random.random(dimensions)]
 
@@ -129,13 +194,14 @@ def law_of(value: Any) -> Law:
         return value
     if isinstance(value, Mapping) and len(value) == 1:
         kind, given = next(iter(value.items()))
-        kinds: Mapping[str, Any] = {"log_uniform": LogUniform, "uniform": Uniform, "choice": Choice}
-        if kind in kinds and isinstance(given, list):
-            return kinds[kind](*given)  # type: ignore[no-any-return]
+        if kind == Choice.kind and isinstance(given, list):
+            return Choice(given)
+        if kind in KINDS and isinstance(given, list) and len(given) == 2:
+            return KINDS[kind](*given)  # type: ignore[no-any-return]
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
             f"{value!r} is no law of a setting: write {{log_uniform: [0.001, 1]}}, {{uniform: [0, 1]}}, "
-            "{choice: [10, 30]}, or one value"
+            "{integers: [1, 8]}, {choice: [10, 30]}, or one value"
         )
     return Choice(value)
 
@@ -160,32 +226,13 @@ def law_in(text: Any) -> Any:
         if "law goes" in str(error):
             raise
         raise ValueError(f"{text!r} is no law of a setting: write LOW..HIGH, as in 0.001..1, or A/B/C") from error
-    return Choice(*map(_value, text.split("/"))) if "/" in text else text
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return Choice(*map(read_plain, text.split("/"))) if "/" in text else text
 
 
 def as_plain(law: Law) -> Any:
     """Return a law as plain values, as `law_of` reads them."""
-    if isinstance(law, Choice):
-        return law.values[0] if len(law.values) == 1 else {"choice": list(law.values)}
-    if isinstance(law, LogUniform | Uniform):
-        return {"log_uniform" if isinstance(law, LogUniform) else "uniform": [law.low, law.high]}
-    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform or steppe.comparison.Choice")
-
-
-def _edge(u: float) -> str:
-    return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
-
-
-def _check_bounds(law: object, low: Any, high: Any) -> None:
-    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
-    if not numbers or low >= high:
-        raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")
+    if not isinstance(law, Law):
+        raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform, .Integers or .Choice")
+    if isinstance(law, Choice) and len(law.values) == 1 and not isinstance(law.values[0], Mapping | list | tuple):
+        return law.values[0]
+    return {law.kind: list(law.values)}

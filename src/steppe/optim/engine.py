@@ -43,7 +43,7 @@ from .misuse import (
 from .report import Report
 from .step import Pass, Step, run_step
 from .unfinished import guard_pending
-from .weights import ParamLayout, check_not_complex
+from .weights import ParamLayout, check_not_complex, outside_inference_mode
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
@@ -168,7 +168,7 @@ class SharpnessAware(Optimizer):
         self.checked = 0  # the last walk of the model after which graphs were searched for batch normalisation
         self.warned = False  # of batch normalisation that no pass can restore
         self.rounding_checked = False  # whether weights of low precision have moved as far as they should
-        with torch.inference_mode(False):  # a tensor that is made in that mode can never be written to outside of it
+        with outside_inference_mode():
             self._overflow = torch.zeros((), dtype=torch.float32, device="cpu")  # read by the scaler
             if self.scaler is not None:
                 device = next(p.device for g in self.param_groups for p in g["params"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -148,7 +150,11 @@ class Step:
         self._versions: list[int] = []  # of the forward state after the passes
         self._graph: Tensor | None = None  # of the first loss, until its layers are checked
         self._count = 0  # passes that have run
-        self._grad_enabled = torch.is_grad_enabled()
+        self._thread, self._grad_enabled = get_ident(), torch.is_grad_enabled()
+        # cleared before the garbage collector closes a loop; without a callback, later than that (Python 3.14)
+        self._reference = weakref.ref(self, id)
+        self._graphless = False  # whether gradients are off, in a pass without one
+        self._elsewhere: bool | None = None  # whether this step is abandoned in the middle of other code
         self._abandoned = False
 
     def passes(self) -> Generator[Pass]:
@@ -184,7 +190,13 @@ class Step:
                 self._move(probe)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
+                if not probe.grad:  # no block: a loop that is collected would end it in the middle of other code
+                    self._grad_enabled, self._graphless = torch.is_grad_enabled(), True
+                    torch.set_grad_enabled(False)
                 yield pass_
+            if not probe.grad:
+                torch.set_grad_enabled(self._grad_enabled)
+                self._graphless = False
             pass_.finish()
             if not self._count:
                 self._graph, self.loss = pass_.graph, pass_.loss
@@ -318,14 +330,22 @@ class Step:
         return self.loss
 
     def _abandon(self, error: BaseException) -> None:
-        """Restores everything as before the step. May be interrupted and called again."""
+        """Restores everything as before the step. May be interrupted and called again.
+
+        The garbage collector may close a loop in the middle of other code, whose grad mode and random numbers stay.
+        """
+        if self._elsewhere is None:
+            closed = GeneratorExit in (type(error), type(error.__context__))
+            elsewhere = closed and (self._reference() is None or get_ident() != self._thread)
+            if elsewhere or (closed and not self._graphless):  # the caller may be about to leave a block of its own
+                self._grad_enabled = torch.is_grad_enabled()
+            self._elsewhere = elsewhere
         if not self._abandoned:
             self.replicas.recover()
-            self.state.undo(self._start)
+            self.state.undo(self._start, noise=not self._elsewhere)
             self.gradients.undo()
             self.keeper.end(self.replicas)
-            if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
-                torch.set_grad_enabled(self._grad_enabled)
+            torch.set_grad_enabled(self._grad_enabled)
             self._abandoned = True
         if self._earlier is not None and self._was_current:
             self._earlier._versions = self._earlier.before.tensors.versions()

@@ -89,6 +89,7 @@ def run(
         stop_request = stack.enter_context(stop_signals())
         store.release()  # claims of a driver that ended: its workers ended with it
         stopped, stages = "", 1 if study.select is None else 2
+        failed: dict[str, str] = {}  # also of finished cells to which a measure or a picture was to be added
         for stage in range(stages):
             table = store.table()
             planned = planned_cells(study, table)
@@ -99,15 +100,15 @@ def run(
             if tasks and not stopped:
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
-                    stopped = _compute(store, tasks, engine, stop_request, update)
+                    stopped = _compute(store, tasks, engine, stop_request, update, failed)
         table = store.table()
         pool = Pool.of(study, planned, table)  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, pool, store.notes(), again) if not stopped else []
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
-                stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
+                stopped = _compute(store, pictures, engine or _engine(study), stop_request, update, failed)
         result = result_of(study, planned, store, table)
-    return replace(result, stopped=stopped)
+    return replace(result, stopped=stopped, failures={**result.failures, **failed})
 
 
 def result_of(study: Study, planned: Sequence[Cell], store: Store, table: Table | None = None) -> StudyResult:
@@ -229,8 +230,15 @@ def open_tasks(
     return tasks
 
 
-def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: StopRequest, update: Update) -> str:
-    """Compute tasks and store their outcomes; returns why it ended early, or an empty text."""
+def _compute(
+    store: Store,
+    tasks: Sequence[Task],
+    engine: Engine,
+    stop_request: StopRequest,
+    update: Update,
+    failed: dict[str, str],
+) -> str:
+    """Compute tasks, store their outcomes, and add errors by name; returns why it ended early, or an empty text."""
     by_key = {task.cell.key: task.cell for task in tasks}
     driver = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -246,6 +254,8 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: 
                 raise Disagreement(outcome.error)
             _store_outcome(store, by_key[outcome.key], outcome)
             update(by_key[outcome.key].name, outcome.state)
+            if outcome.state == "failed":
+                failed[by_key[outcome.key].name] = outcome.error
     finally:
         store.release()
     return stop_request.why

@@ -185,7 +185,7 @@ def _of_checkpoint(task: Task, config: Config) -> tuple[Any, ...]:
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():
         run = open_run(path, config.model)  # `check_trust` has allowed the name
-        return run.model(), run.data(), run.task, run.records, {"parameters": float(run.about["parameters"])}
+        return run.model(), data_of(config), run.task, run.records, {"parameters": float(run.about["parameters"])}
     splits = data_of(config)
     problem = task_of(splits, standard_of(str(task.cell.normalise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)

@@ -112,6 +112,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
         stack.enter_context(threads(config.threads or opened.threads(device)))
         if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
             run = opened.run()
+            run = replace(run, config=replace(run.config, data_root=config.data_root))  # it may be a copy
             together(workers, lambda: _loggers(stack, run, config) if first else [])  # hands over what they lack
             return run
 

@@ -102,7 +102,9 @@ class Lanczos:
         q = self._next
         image = self.operator.product(q)  # an interrupt up to here changes nothing
         self.basis.append(q)
-        overlaps = self.basis.remove_(image)
+        overlaps = self.basis.remove_(
+            image, max(self.steps - 1, 0)
+        )  # an image lies along the last two and the next one
         length = float(image.norm())
         if not np.isfinite(length) or not bool(torch.isfinite(overlaps).all()):
             raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
