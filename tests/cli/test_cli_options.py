@@ -36,8 +36,8 @@ RUN = (  # what a run takes
     "--decay --warmup --fraction --per-class --labels --label-noise --validation --held-out --augment "
     "--label-smoothing --sharp-rows --prune --prune-at --clip --ema --swa --swa-every --precision --on-nonfinite "
     "--evaluate-every --corruptions --severities --measures --measure-every --measure-rows --seed --data-seed "
-    "--device --threads --capture --compile --channels-last --fsdp --checkpoint-every --loggers --out --progress "
-    "--dry-run --config"
+    "--device --threads --capture --compile --channels-last --fsdp --checkpoint-every --log-every --loggers --out "
+    "--progress --dry-run --config"
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pages import browser, wait_until
 
 from steppe.cli import main
 from steppe.cli.output import Output
 from steppe.comparison.design import Design
+from steppe.comparison.page import write
 from steppe.comparison.result import Result, result_of
 from steppe.comparison.store import NAME, Comparison, Record
 
@@ -100,3 +102,17 @@ def test_every_file_names_its_command_and_its_folder(file: Path) -> None:
     assert yaml.safe_load(text)["out"] == f"docs/comparisons/{file.stem}"
     record = file.with_suffix("") / NAME
     assert record.exists() == (f"steppe compare docs/comparisons/{file.name} --yes" in PAGE)  # sections have records
+
+
+def test_its_panels_and_its_table_fit_a_phone(digits: Comparison, tmp_path: Path) -> None:
+    place = write(result_of(digits), tmp_path / "page.html")
+    with browser() as opened:
+        for width, panels in ((390, 1), (1280, 3)):
+            page = opened.new_page(viewport={"width": width, "height": 800})
+            page.goto(f"file://{place}")
+            wait_until(page, "document.documentElement.dataset.ready === 'yes'")
+            axes = "['xaxis', 'xaxis2', 'xaxis3'].map((x) => document.getElementById('figure').layout[x].domain[0])"
+            assert len(set(page.evaluate(axes))) == panels  # side by side
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            inside = "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
+            assert page.evaluate(inside)

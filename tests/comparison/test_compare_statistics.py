@@ -249,7 +249,7 @@ def test_laws():
         LogUniform(0, 1)
     with pytest.raises(ValueError, match="from a number to a larger one"):
         Uniform(2, 1)
-    with pytest.raises(ValueError, match="from a whole number to a larger one"):
+    with pytest.raises(ValueError, match="from one whole number to another"):
         Integers(1, 2.5)
     with pytest.raises(ValueError, match="no law of a setting"):
         law_of([0, 1])

@@ -86,6 +86,7 @@ def _plan(design: Design, start: Mapping[str, Any], folder: Path) -> tuple[Desig
         if design.axis == "seconds":
             own = probed.epoch[design.reference]
             design = replace(design, costs={m: round(probed.epoch[m] / own, 3) for m in design.methods})
+        probed = probed.beside(_engine(start).slowdown)
     return design, plan_of(design, rows, probed, start["budget"], _workers(design, start), folder, EXPECTED)
 
 

@@ -73,7 +73,7 @@ def _promise(
 
     able = DEFAULT * design.tuning if budget is None else affordable(design, budget, probed.seconds, workers)
     data["most"] = most = design.most or able
-    alone = f", {workers} runs at a time, if they are as fast side by side as alone" if workers > 1 else ""
+    alone = f", {workers} runs at a time" if workers > 1 else ""
     if budget is None:
         return f"It ends after {most} trials of each method at most, and as soon as it is decided."
     if not able:

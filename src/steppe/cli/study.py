@@ -267,29 +267,21 @@ def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.design import design_words
     from ..studies.pictures import open_pictures
     from ..studies.pool import Pool
-    from ..studies.run import measures_of, open_tasks
-    from ..studies.selection import planned_cells, previewed_cells, tuned_settings
-    from ..studies.store import Store
-    from ..studies.table import Table
+    from ..studies.run import Planned
+    from ..studies.selection import tuned_settings
 
-    results, measures, notes = Table([]), list(study.measures), {}
-    if study.store.exists():
-        with Store.reading(study.store) as store:
-            results, measures, notes = store.table(), measures_of(study, store), store.notes()
-    with usage_errors():
-        planned = planned_cells(study, results)
-        if study.select is not None and not any(cell.stage == "final" for cell in planned):
-            planned = previewed_cells(study)
-    tasks = open_tasks(study, planned, results, measures, engine.again)
+    with usage_errors(InvalidStudy):
+        before = Planned.of(study, again=engine.again)
+    planned, tasks = before.cells, before.tasks
     with usage_errors(InvalidStudy):
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     with usage_errors():
-        words = design_words(study, planned, results, rows, tuned_settings(study))
+        words = design_words(study, planned, before.table, rows, tuned_settings(study))
     design = [f"{text.rstrip('.')}." for text in words]
-    pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
+    pictures = open_pictures(study, planned, Pool.of(study, planned, before.table), before.notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
     shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []

@@ -29,8 +29,8 @@ table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
 td, th { padding: .25rem .7rem; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 th { border-bottom: 1px solid var(--line); }
-@media (max-width: 40rem) { td, th { padding: .25rem .4rem; font-size: .85rem; }
-  td:first-child { white-space: normal; min-width: 7.5rem; } }
+@media (max-width: 40rem) { td, th { padding: .2rem .3rem; font-size: .8rem; white-space: normal; }
+  td:first-child { min-width: 6.5rem; } }
 @media print { pre { white-space: pre-wrap; } table { font-size: .75rem; } td, th { padding: .15rem .4rem; } }
 pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: auto; } .wide { overflow-x: auto; }
 {% endblock %}
@@ -100,7 +100,7 @@ def figure_of(result: Result) -> dict[str, Any]:
                        "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}})  # fmt: skip
     axes: dict[str, Any] = {}
     titles = (
-        ("points of test error", ""),
+        (f"difference of test error from {result.methods[0]}, points", ""),
         ("trials of tuning", "test error of the selected run, %"),
         ("passes over the training rows", "validation error, %"),
     )

@@ -114,8 +114,8 @@ def _looked(current: Comparison) -> str:
     """A look in words: the verdicts, and what the last look may show."""
     design, most, contrasts = current.design, current.most, current.contrasts
     text = f"after {max(c.difference.trials for c in contrasts.values())} trials of each: "
-    text += ", ".join(f"{m} {c.verdict}" for m, c in contrasts.items())
+    text += ", ".join(f"{m}: {'not decided yet' if c.verdict == 'open' else c.verdict}" for m, c in contrasts.items())
     if c := next((c for c in contrasts.values() if c.verdict == "open"), None):
         shows = detectable(c.difference, most, design.alpha / max(len(design.families[0]) - 1, 1))
-        text += f"; {most} would show {100 * shows:.1f} points"
+        text += f"; {most} trials could show {100 * shows:.1f} points"
     return text

@@ -41,6 +41,7 @@ RESERVED = {
     "measures": "give `measures` of the comparison itself",
     "measure_every": "measures of a comparison are of the last weights",
     "loggers": "a comparison has its own record",
+    "log_every": "a comparison records epochs",
     "evaluate_every": "a comparison evaluates about a dozen times per run",
 }
 """Settings of a run that a comparison sets itself, and why."""
@@ -129,6 +130,11 @@ class Probe:
     def seconds(self, trial: Trial) -> float:
         """Return about how long a trial takes."""
         return self.begin + trial.epochs * self.epoch[trial.method] + min(trial.epochs, POINTS) * self.evaluation
+
+    def beside(self, slowdown: float) -> Probe:
+        """Return the times of a run beside others that slow it down so many times."""
+        epoch = {method: slowdown * seconds for method, seconds in self.epoch.items()}
+        return Probe(self.begin, epoch, slowdown * self.evaluation)
 
 
 def probe(design: Design, where: Mapping[str, Any]) -> Probe:

@@ -48,7 +48,7 @@ def sentence_of(a: Answer, result: Result) -> str:
     low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
     longer, rows = "", f"{result.test_rows:,} test rows"
     if a.trials < a.needed < inf:
-        longer = f"; deciding {worth} takes about {float(f'{a.needed:.2g}'):,.0f} ({words_of(a.needed_seconds)})"
+        longer = f"; deciding {worth} takes about {float(f'{a.needed:.2g}'):,.0f} trials ({words_of(a.needed_seconds)})"
     elif a.needed == inf:
         longer = f"; with these {rows}, no number of trials can show less than about {_points(a, a.row_limit)}"
     failed = " and ".join(r.method for r in result.rows if r.failed == r.trials)
@@ -66,7 +66,7 @@ def sentence_of(a: Answer, result: Result) -> str:
         "described": f"Described only: {known}, {effort}; {why}.",
         "rows": f"Undecided, and more training cannot decide it: {known}. These {rows} can show about "
         f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
-        "undecided": f"Undecided: {known}, {effort}. This many trials can show {shows}{longer}.",
+        "undecided": f"Undecided: {known}, {effort}. This many trials can show {shows} points{longer}.",
     }
     if a.verdict == "undecided":
         return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]

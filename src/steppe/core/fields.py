@@ -142,6 +142,7 @@ def fits(value: Any, annotation: Any) -> bool:
     return any(kind.fits(value) for kind in kinds_of(annotation))
 
 
+@cache
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type that it is, without ranges."""
     return tuple(kind.type for kind in kinds_of(annotation))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
@@ -15,41 +14,7 @@ BORDER = 0.1  # the outer tenth of a law, at either end
 
 
 @dataclass(frozen=True)
-class _Between(ABC):
-    """A law of numbers from `low` to `high`."""
-
-    low: float
-    high: float
-
-    kind: ClassVar[str]
-    number: ClassVar[Any] = int | float
-
-    def __post_init__(self) -> None:
-        numbers = all(isinstance(x, self.number) and not isinstance(x, bool) and isfinite(x) for x in self.values)
-        if not numbers or self.low >= self.high:
-            what = "a whole number to a larger one" if self.number is int else "a number to a larger one"
-            raise ValueError(f"a {type(self).__name__} law goes from {what}, not from {self.low!r} to {self.high!r}")
-
-    @property
-    def values(self) -> tuple[float, float]:
-        """Return both ends."""
-        return self.low, self.high
-
-    @abstractmethod
-    def at(self, u: float) -> float:
-        """Return the setting's value at the quantile u, from 0 to 1."""
-
-    @abstractmethod
-    def draw(self, random: Random) -> float:
-        """Return a value that a generator draws."""
-
-    def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
-        return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
-
-
-@dataclass(frozen=True)
-class Uniform(_Between):
+class Uniform:
     """Numbers from `low` to `high`, all equally likely.
 
     Parameters
@@ -64,17 +29,28 @@ class Uniform(_Between):
 
     """
 
-    kind = "uniform"
+    low: float
+    high: float
+    kind: ClassVar[str] = "uniform"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
 
     def at(self, u: float) -> float:
+        """Return the setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
 
     def draw(self, random: Random) -> float:
+        """Return a value that a generator draws."""
         return random.uniform(self.low, self.high)
+
+    def edge(self, u: float) -> str:
+        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        return _edge(u)
 
 
 @dataclass(frozen=True)
-class LogUniform(_Between):
+class LogUniform:
     """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
 
     Parameters
@@ -89,10 +65,12 @@ class LogUniform(_Between):
 
     """
 
-    kind = "log_uniform"
+    low: float
+    high: float
+    kind: ClassVar[str] = "log_uniform"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _check_bounds(self, self.low, self.high)
         if self.low <= 0:
             raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
 
@@ -107,9 +85,12 @@ class LogUniform(_Between):
         # `at` rounds otherwise in the last bits, and keys of runs follow from these
         return exp(random.uniform(log(self.low), log(self.high)))
 
+    def edge(self, u: float) -> str:
+        return _edge(u)
+
 
 @dataclass(frozen=True)
-class Integers(_Between):
+class Integers:
     """Whole numbers from `low` to `high`, both included, all equally likely.
 
     Parameters
@@ -124,14 +105,25 @@ class Integers(_Between):
 
     """
 
-    kind = "integers"
-    number = int
+    low: int
+    high: int
+    kind: ClassVar[str] = "integers"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+        if not all(isinstance(x, int) for x in (self.low, self.high)):
+            raise ValueError(
+                f"an Integers law goes from one whole number to another, not from {self.low!r} to {self.high!r}"
+            )
 
     def at(self, u: float) -> int:
-        return min(int(self.low + u * (self.high + 1 - self.low)), int(self.high))
+        return min(int(self.low + u * (self.high + 1 - self.low)), self.high)
 
     def draw(self, random: Random) -> int:
-        return random.randint(int(self.low), int(self.high))
+        return random.randint(self.low, self.high)
+
+    def edge(self, u: float) -> str:
+        return _edge(u)
 
 
 @dataclass(frozen=True, init=False)
@@ -235,4 +227,19 @@ def as_plain(law: Law) -> Any:
         raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform, .Integers or .Choice")
     if isinstance(law, Choice) and len(law.values) == 1 and not isinstance(law.values[0], Mapping | list | tuple):
         return law.values[0]
-    return {law.kind: list(law.values)}
+    return {law.kind: list(parts_of(law))}
+
+
+def parts_of(law: Law) -> tuple[Any, ...]:
+    """Return the ends of a law, or all values of a choice."""
+    return law.values if isinstance(law, Choice) else (law.low, law.high)
+
+
+def _edge(u: float) -> str:
+    return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
+
+
+def _check_bounds(law: object, low: Any, high: Any) -> None:
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
+    if not numbers or low >= high:
+        raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")

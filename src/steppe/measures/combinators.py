@@ -12,7 +12,7 @@ from torch import Tensor
 from .batches import own_loss
 from .estimate import Estimate, Kind, Measure, weighted
 from .objective import Objective
-from .precision import Precision
+from .session import Precision
 
 Rows = Literal["train", "validation", "test", "corrupted", "augmented"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest

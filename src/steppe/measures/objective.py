@@ -38,9 +38,8 @@ from .checks import check_arguments, check_not_sharded, check_objective
 from .estimate import Cost
 from .first_step import FirstStepContext
 from .functional import loss_of_batch, unwrap
-from .precision import Precision
 from .reductions import Reduction, find_reductions
-from .session import R, Statistics, session
+from .session import Precision, R, Statistics, session
 
 
 @dataclass(frozen=True)

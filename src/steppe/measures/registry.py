@@ -13,8 +13,8 @@ from ..core.arguments import check_instance, described
 from .combinators import OnData, PerBatch, Rows
 from .estimate import Measure
 from .modern_look import CASES, RADII
-from .precision import Precision
 from .registration import MEASURES
+from .session import Precision
 from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start
 
 DATA_OPTIONS = {f.name for f in fields(OnData)} - {"measure"}

@@ -368,7 +368,7 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
         raise TypeError(TAKES_NO_PASS)
     if pass_.scaler is not None:
         pass_.scaler.has_scaled = False
-    with torch.enable_grad() if pass_.probe.grad else nullcontext():
+    with torch.enable_grad() if pass_.probe.grad and not torch.is_grad_enabled() else nullcontext():
         loss = closure(pass_) if takes_pass else closure()
     if not pass_.ran and loss is not None:
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")

@@ -69,8 +69,8 @@ class DeviceGuard:
     def __call__(self, base: Optimizer, step: Step) -> None:
         context, total = step.context, step.total
         self.sets |= context.settings.keys()
-        self._watched = total is not None
-        if total is None:
+        self._watched = isinstance(total, Tensor)
+        if not isinstance(total, Tensor):
             context.apply()
             return
         skip = total != 0

@@ -142,7 +142,7 @@ class Step:
         self.before = self._start = self.state.begin(self.space, noise, everywhere=engine.device_guard is not None)
         self.report = Report() if engine.record else None
         self.loss: Tensor | None = None
-        self.total: Tensor | None = None
+        self.total: Tensor | float | None = None
         self.overflow = False
         self._checked = engine.on_nonfinite is not None or self.scaler is not None
         self._numbers: list[Tensor] = []  # losses and norms of gradients, all of which must be finite
@@ -167,6 +167,7 @@ class Step:
                 self.state.end()
                 self._versions = self.before.tensors.versions()
                 self._finish(direction)
+                torch.set_grad_enabled(self._grad_enabled)
             except BaseException as error:
                 self._abandon(error)
                 raise
@@ -175,28 +176,26 @@ class Step:
             raise
 
     def _run_plan(self) -> Generator[Pass, None, Vector]:
-        """Yields a pass for every probe of the plan and returns its direction."""
+        """Yields a pass for every probe of the plan and returns its direction, with gradients off."""
         plan, pass_ = self.engine.method.plan(self.context), None
         while True:
-            with torch.no_grad():
-                try:
-                    probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
-                if self._count:
-                    self.state.next_pass()
-                unchecked = not self._count and self.engine.checked != self.state.walked
-                pass_ = Pass(probe, self.scaler, keep_graph=unchecked)
-                self._move(probe)
+            torch.set_grad_enabled(False)  # no block: a loop that is collected would end it in the middle of other code
+            try:
+                probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            if self._count:
+                self.state.next_pass()
+            unchecked = not self._count and self.engine.checked != self.state.walked
+            pass_ = Pass(probe, self.scaler, keep_graph=unchecked)
+            self._move(probe)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
-                if not probe.grad:  # no block: a loop that is collected would end it in the middle of other code
-                    self._grad_enabled, self._graphless = torch.is_grad_enabled(), True
-                    torch.set_grad_enabled(False)
+                self._graphless = not probe.grad
+                torch.set_grad_enabled(self._grad_enabled and probe.grad)
                 yield pass_
-            if not probe.grad:
-                torch.set_grad_enabled(self._grad_enabled)
-                self._graphless = False
+            if probe.grad:
+                self._grad_enabled = torch.is_grad_enabled()
             pass_.finish()
             if not self._count:
                 self._graph, self.loss = pass_.graph, pass_.loss
@@ -250,15 +249,14 @@ class Step:
             options = {**engine.param_groups[0], **settings}
             self.report.lr, self.report.rho = options.get("lr"), options.get("rho")
         untouched = direction is self.gradients.last and direction.intact
-        with torch.no_grad():
-            if self._checked:
-                for vector in [*([] if untouched else [direction]), *self.context.moves]:  # may overflow on their own
-                    if self.space.device.type == "cuda":
-                        self._flag = nonfinite_flag(vector.chunks, self._flag)
-                    else:
-                        self._numbers.append(vector.norm())
-                self._add_up(settings)
-            self.gradients.deliver(direction, untouched)
+        if self._checked:
+            for vector in [*([] if untouched else [direction]), *self.context.moves]:  # may overflow on their own
+                if self.space.device.type == "cuda":
+                    self._flag = nonfinite_flag(vector.chunks, self._flag)
+                else:
+                    self._numbers.append(vector.norm())
+            self._add_up(settings)
+        self.gradients.deliver(direction, untouched)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             self.overflow, self.total = not self.finite, None
         if (earlier := self._earlier) is not None:
@@ -277,6 +275,9 @@ class Step:
         """Sets the total; of the settings only NaN counts: SA-SAM's theta starts at infinity."""
         device, precision = self.space.device, self.space.precision
         numbers = self._numbers + [torch.where(v.isinf(), 0, v) for v in settings.values() if isinstance(v, Tensor)]
+        if device.type == "cpu" and self.replicas.alone and self.engine.device_guard is None:
+            self.total = sum(0.0 * float(x) for x in numbers)
+            return
         together = torch.stack([x.to(device, precision) for x in numbers])
         # times 0 first: a sum of large finite numbers may overflow
         total = together.mul_(0).sum() if self._flag is None else nonfinite_flag([together], self._flag)
@@ -341,6 +342,7 @@ class Step:
                 self._grad_enabled = torch.is_grad_enabled()
             self._elsewhere = elsewhere
         if not self._abandoned:
+            torch.set_grad_enabled(False)
             self.replicas.recover()
             self.state.undo(self._start, noise=not self._elsewhere)
             self.gradients.undo()

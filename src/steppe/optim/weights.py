@@ -74,9 +74,10 @@ class WeightKeeper:
             return
         if self._origin is None:
             if self._copies is None:
-                self._copies = list(map(torch.empty_like, self._whole_places))
+                self._copies = list(map(torch.clone, self._whole_places))
+            else:
+                copy_(self._copies, self._whole_places)
             origin = self._chunks(self._copies)
-            copy_(self._copies, self._whole_places)
             self._origin, self._weights = origin, None
         elif self.displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
@@ -105,9 +106,8 @@ class WeightKeeper:
         copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
         self.displaced = False
 
-    @torch.no_grad()
     def end(self, replicas: Replicas) -> None:
-        """Ends a step: restores the parameters."""
+        """Ends a step: restores the parameters, without a graph."""
         if replicas.sharded:
             replicas.reshard()
         self.restore()

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._util.names import unknown
 from ..core.fields import fits
-from ..core.laws import KINDS, Law, law_of
+from ..core.laws import KINDS, Law, law_of, parts_of
 from .grid import defaults, in_yaml, mapping, setting, settings, takes, types
 
 LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
@@ -32,7 +32,7 @@ def _law(name: str, value: Any, place: str) -> Law:
         law = law_of(value)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
-    for one in law.values:
+    for one in parts_of(law):
         setting(name, one, place)
     return law
 
@@ -196,7 +196,7 @@ def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: 
     for number in range(draws.points) if draws is not None else [0]:
         for point, labels in grid.labelled():
             where = {
-                name: [value.kind, *value.values] if isinstance(value, Law) else value
+                name: [value.kind, *parts_of(value)] if isinstance(value, Law) else value
                 for name, value in point.items()
                 if name not in FRESH and value != usual.get(name) and (independent or name not in contender)
             }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
@@ -16,9 +15,8 @@ from ..training.distributed import device_of
 from .check import check_names
 from .engines.engine import engine_of
 from .plan import Study
-from .run import still_open
-from .selection import previewed_cells
-from .store import Store
+from .run import Planned
+from .table import Table
 
 PROBED = 3  # timed passes per model
 WARM = 1, 8  # passes before them, on a CPU and on a GPU, where the first ones choose and capture kernels
@@ -51,11 +49,12 @@ class Projection:
 
 def project(study: Study) -> Projection:
     """Project the cost of the cells that a study still has to train; measures and evaluation are not in it."""
-    planned = previewed_cells(study)
+    before = Planned.of(study)
+    planned = before.cells
     check_names(study, planned)
-    missing = {task.cell.key for task in still_open(study, planned)}
+    missing = {task.cell.key for task in before.tasks}
     rows: dict[str, int] = {}
-    stored, speeds, basis = _stored_speeds(study), {}, []
+    stored, speeds, basis = _stored_speeds(before.table), {}, []
     passes: dict[str, float] = {}
     hours: dict[str, float] = {}
     device = study.base.get("device")
@@ -139,12 +138,9 @@ def probe(config: Config) -> float:
     return median(seconds[warm:])
 
 
-def _stored_speeds(study: Study) -> dict[str, float]:
-    """Seconds per pass in the finished runs of the store, by model."""
-    if not Path(study.store).exists():
-        return {}
-    with Store.reading(study.store) as store:
-        runs = [run for run in store.table().runs if run.meta.get("passes") and "training_seconds" in run.meta]
+def _stored_speeds(table: Table) -> dict[str, float]:
+    """Seconds per pass in finished runs, by model."""
+    runs = [run for run in table.runs if run.meta.get("passes") and "training_seconds" in run.meta]
     by_model: dict[str, list[float]] = {}
     for run in runs:
         by_model.setdefault(_model_of(run.config), []).append(run.meta["training_seconds"] / run.meta["passes"])

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +74,13 @@ def run(
 
     """
     with invalid_values():
-        planned, also = previewed_cells(study), measures_in(list(also))
-    missing = [task.cell for task in still_open(study, planned, also, again)]
+        also = measures_in(list(also))
+    before = Planned.of(study, also, again)
     remote = getattr(engine, "remote", study.engine.name == "ray")
-    check_study(study, planned, missing, also, trust=trust, remote=remote)
-    if missing:
+    check_study(study, before.cells, [task.cell for task in before.tasks], also, trust=trust, remote=remote)
+    if before.tasks:
         with invalid_values():
-            words = unpaired(study, planned, tuned_settings(study))
+            words = unpaired(study, before.cells, tuned_settings(study))
         for text in words:
             announce(text)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def run(
             stored = {run.key for run in table.runs}
             store.add(as_stored(c) for c in planned if c.key not in stored)
             _note(store, study, planned, also)
-            tasks = open_tasks(study, planned, table, measures_of(study, store), again and not stage)
+            tasks = open_tasks(study, planned, table, measures_of(study, store.notes()), again and not stage)
             if tasks and not stopped:
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
@@ -192,17 +192,35 @@ def file_of(folder: Path) -> Path | None:
     return file if file is not None and file.is_file() else None
 
 
-def measures_of(study: Study, store: Store) -> list[str]:
+def measures_of(study: Study, notes: Mapping[str, Any], also: Sequence[str] = ()) -> list[str]:
     """The measures in the study's file, and those added since."""
-    return list(dict.fromkeys([*study.measures, *store.notes().get(ADDED, [])]))
+    return list(dict.fromkeys([*study.measures, *notes.get(ADDED, []), *also]))
 
 
-def still_open(study: Study, planned: Sequence[Cell], also: Sequence[str] = (), again: bool = False) -> list[Task]:
-    """The tasks that the store lacks; all without a store."""
-    if not study.store.exists():
-        return open_tasks(study, planned, Table([]), [*study.measures, *also], again)
-    with Store.reading(study.store) as store:
-        return open_tasks(study, planned, store.table(), [*measures_of(study, store), *also], again)
+@dataclass(frozen=True)
+class Planned:
+    """What a study has and lacks before it runs: its cells, what its store holds of them, and the open tasks."""
+
+    cells: Sequence[Cell]
+    table: Table
+    notes: Mapping[str, Any]
+    tasks: Sequence[Task]
+
+    @classmethod
+    def of(cls, study: Study, also: Sequence[str] = (), again: bool = False) -> Planned:
+        """Read the store, if there is one; some configuration stands for each winner that is not known yet.
+
+        Raises `InvalidStudy` for a plan that no run can follow.
+        """
+        table, notes = Table([]), {}
+        if study.store.exists():
+            with Store.reading(study.store) as store:
+                table, notes = store.table(), store.notes()
+        with invalid_values():
+            cells = planned_cells(study, table)
+            if study.select is not None and not any(cell.stage == "final" for cell in cells):
+                cells = previewed_cells(study)
+        return cls(cells, table, notes, open_tasks(study, cells, table, measures_of(study, notes, also), again))
 
 
 def open_tasks(

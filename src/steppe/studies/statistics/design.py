@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ...ensembles.strategies import OF_STRATEGIES
 from ..table import Run, Table, word
 from .kendall import Ints, ranks
 
 SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
 ALL_SEEDS = (*SEEDS, "data_seed")  # the same where rows set aside and wrong labels may differ too
 METHOD = "method"  # the factor of contenders: methods with their options
-OF_STRATEGIES = ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest")
 OWN = (METHOD, "rho", "method_options", "strategy", *OF_STRATEGIES)  # settings that make a contender
 PLURALS = {"method": "methods", "lr": "learning rates", "seed": "seeds", "": "configurations"}
 
