@@ -1,4 +1,4 @@
-"""The GPU benchmarks: steps, curvature, measures, ensembles, epochs, shared GPUs and formats of weights.
+"""The GPU benchmarks: steps, curvature, measures, ensembles, epochs, shared GPUs, formats of weights and kernels.
 
     PYTHONPATH=src python benchmarks/gpu.py [THEME ...] [--rounds N] [--out DIR] [--data DIR] [--compile] [--full]
                                             [--quick]
@@ -30,6 +30,7 @@ THEMES = {  # the module of each; its function has the name of the theme
     "epochs": "gpu_training",
     "sharing": "gpu_sharing",
     "formats": "gpu_sharing",
+    "kernels": "gpu_kernels",
 }
 RESULTS = Path(__file__).parent / "results"
 

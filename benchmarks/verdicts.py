@@ -271,6 +271,8 @@ POWERS = {
     "18 configurations of 2 seeds": World(1, 18, 2, True, config=0.6),
     "40 of 2, 4 x 10, nested": World(4, 10, 2, True, config=0.6),
     "60 configurations of 1 seed": World(1, 60, 1, True, config=0.9),
+    "both axes, 6 x 8 x 2": World(6, 8, 2, method=0.3, rate=0.3, config=0.2),
+    "rates drawn by each run, 4 x 10 x 1": World(4, 10, 1, True, "own", config=0.9),
 }
 COVERED = 0.93, 0.97
 BOUND = sin(pi * 0.52 / 2)  # a correlation that makes tau 0.5 or a little more

@@ -9,20 +9,26 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from pathlib import Path
+from textwrap import fill
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import steppe
 from steppe._util.extras import install_line
 from steppe.cli.listings import describe_model
+from steppe.comparison.result import result_of
+from steppe.comparison.store import NAME, Record
 from steppe.core.triple import TRIPLES
 from steppe.data.registry import OWN
 from steppe.optim.build import function_name, signature_of
 from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models"))
+PAGES = tuple(
+    f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models", "compare", "statistics")
+)
 STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
@@ -124,6 +130,35 @@ def loggers() -> str:
     return table(("name", "store", "install"), [*rows, ("`package.module:factory`", "your own", "")])
 
 
+def verdicts() -> str:
+    """The lowest and the highest row of every column that has a bar, of the latest simulation of studies' verdicts."""
+    *_, record = sorted((ROOT / "benchmarks/results").glob("verdicts_cpu_*.md"))
+    bars = {
+        "any false verdict, %": ("studies with any false verdict", "at most 5 %"),
+        "covered at 0, %": ("intervals that cover a true tau of 0", "95 %"),
+        "covered there, %": ("intervals that cover a true tau of about 0.5", "95 %"),
+        "covered, %": ("intervals that cover the true difference", "95 %"),
+        'says "predicts", %': ("`predicts` at the smallest detectable tau", "80 %"),
+    }
+    rows = []
+    for section in record.read_text(encoding="utf-8").split("\n## ")[1:]:
+        heads, _, *lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+        for number, head in enumerate(heads):
+            if head in bars:
+                cells = sorted((line[number].strip("*† ") for line in lines), key=lambda cell: float(cell.split()[0]))
+                part = section.partition("\n")[0].split(" (")[0].split(" at ")[0]
+                rows.append((part, *bars[head], str(len(lines)), cells[0], cells[-1]))
+    return table(("part", "share", "stated", "designs", "lowest, %", "highest, %"), rows)
+
+
+def answer(name: str) -> str:
+    """What a comparison says, from its record."""
+    current = Record(ROOT / "docs/comparisons" / name / NAME).current
+    assert current is not None
+    lines = "\n\n".join(fill(sentence, 118) for sentence in result_of(current).sentences)
+    return f"```text\n{lines}\n```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "captured": captured,
@@ -131,6 +166,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "models": models,
     "data": data,
     "loggers": loggers,
+    "verdicts": verdicts,
+    **{f.stem: partial(answer, f.stem) for f in sorted((ROOT / "docs/comparisons").glob("*.yaml"))},
 }
 
 
@@ -154,7 +191,8 @@ def stub() -> str:
         "    params: ParamsT,",
         "    base: Callable[..., Optimizer] | str = SGD,",
         '    method: str | Method = "sam",',
-        "    **options: Any,",
+        "    options: dict[str, Any] | None = None,",
+        "    **more: Any,",
         ") -> SharpnessAware: ...",
     ]
     for _, registered in sorted(steppe.METHODS.items()):
@@ -188,7 +226,7 @@ def current(page: Path) -> str:
     def fresh(found: re.Match[str]) -> str:
         return f"<!-- {found[1]}: docs/tables.py -->\n\n{TABLES[found[1]]()}\n<!-- end -->"
 
-    return re.sub(r"<!-- (\w+): docs/tables.py -->\n.*?<!-- end -->", fresh, page.read_text(), flags=re.DOTALL)
+    return re.sub(r"<!-- ([\w-]+): docs/tables.py -->\n.*?<!-- end -->", fresh, page.read_text(), flags=re.DOTALL)
 
 
 if __name__ == "__main__":

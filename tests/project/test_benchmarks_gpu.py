@@ -55,6 +55,7 @@ SHOWN = {
         "The trace at 2 %",
         "| PyHessian's procedure (reimplemented) |",
     ),
+    "kernels": ("| width | ms | kernels |",),
     "measures": ("vmap(grad)", "| steppe, Auto-PGD of 3 steps |", "published search"),
     "ensembles": ("one after the other, captured", "one after the other, eager"),
     "epochs": (

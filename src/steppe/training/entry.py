@@ -30,11 +30,10 @@ from ..measures.session import preserved_rng
 from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
-from .config import Config, check_config
+from .config import FREE, Config, check_config
 from .distributed import device_of, joined, threads
 from .evaluate import corrupted_test
 from .folder import (
-    FREE,
     HOLDER,
     LOCK,
     RUN,
@@ -113,6 +112,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
         stack.enter_context(threads(config.threads or opened.threads(device)))
         if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
             run = opened.run()
+            run = replace(run, config=replace(run.config, data_root=config.data_root))  # it may be a copy
             workers.together(lambda: _loggers(stack, run, config) if first else [])  # hands over what they lack
             return run
 

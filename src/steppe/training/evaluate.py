@@ -213,6 +213,7 @@ def record_of(
     rows = timeline.length(position.epoch) * config.batch_size
     record: Record = {"epoch": number, "step": timeline.taken(position), **settings, **trained, "passes": state.passes}
     record |= {"skipped": state.skipped} if config.on_nonfinite == "skip" else {}
+    record |= {"steps": state.marked()} if config.log_every else {}
     start = perf_counter()
     align_(workers, state.module)
     if last or number % config.evaluate_every == 0:

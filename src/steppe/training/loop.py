@@ -24,7 +24,7 @@ from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record
 from .config import NOISE, Config
 from .distributed import agreed, align_, wrapped
 from .evaluate import autocast, record_of
-from .loggers import Logger, numbers
+from .loggers import Logger, rows
 from .model import Init, channels_last, load_init_, model_of, prune_
 from .problem import FACTOR, moved, optimizer_of, task_of, trained_loss
 from .progress import Bars, Lines
@@ -131,6 +131,9 @@ class Training:
             self.position = Position(self.position.epoch, self.position.step + 1)
             if self.state.averages and self._number != number:
                 self._average(every_step=True)
+            taken = self.timeline.taken(self.position)
+            if self.config.log_every and taken % self.config.log_every == 0:
+                self.state.mark(taken)
             self._display.stepped(self.position, self.state.sums)
             if self._alone or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
@@ -243,8 +246,9 @@ class Training:
         self.workers.together(write)
         self._saved = monotonic()
         for record in self._unlogged:
-            for each in self._loggers:
-                each.log_metrics(record["step"], numbers(record))
+            for step, values in rows(record):
+                for each in self._loggers:
+                    each.log_metrics(step, values)
         self._unlogged = []
 
     def _check_finite(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -225,8 +225,8 @@ def _finished(relation: Relations, i: int, level: float, *, able: bool) -> Findi
     if test is None or not f.pairs:
         return f
     low, high = relation.interval(i)
-    shown = smallest_detectable_tau(test, i, f.pairs, level) if able else np.nan
-    needed = ceil(f.levels * (shown / f.bound) ** 2) if isfinite(shown) and f.bound > 0 else 0
+    shown = smallest_detectable_tau(relation, i, level) if able else np.nan
+    needed = round(f.levels * (shown / f.bound) ** 2) if isfinite(shown) and f.bound > 0 else 0
     p = float(relation.p()[1][i])
     return replace(f, low=low, high=high, p=p, smallest_detectable_tau=shown, needed=needed)
 

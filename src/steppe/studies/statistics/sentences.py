@@ -88,7 +88,7 @@ def of_finding(f: Finding) -> str:
 
 def _bound(f: Finding) -> str:
     """What "weaker than 0.5" excludes; ties limit tau, and half of the largest is excluded then."""
-    tied = f", half of the {f.attainable:.2f} that ties allow" if f.attainable < 0.995 else ""
+    tied = f" (half of the {f.attainable:.2f} that ties allow)" if f.attainable < 0.995 else ""
     return f"{f.bound:.2g}{tied}"
 
 
