@@ -41,7 +41,7 @@ from .misuse import (
     wrapped_error,
 )
 from .report import Report
-from .step import Pass, Step, run_step
+from .step import Pass, Step
 from .unfinished import guard_pending
 from .weights import ParamLayout, check_not_complex, outside_inference_mode
 
@@ -286,7 +286,7 @@ class SharpnessAware(Optimizer):
         if not accumulate:
             self.check_no_pending_plan()
         self._ended = False
-        self._running = weakref.ref(running := run_step(self, accumulate, mask))
+        self._running = weakref.ref(running := Step.passes(self, accumulate, mask))
         return running
 
     def check_no_pending_plan(self) -> None:

@@ -157,22 +157,24 @@ class Step:
         self._elsewhere: bool | None = None  # whether this step is abandoned in the middle of other code
         self._abandoned = False
 
-    def passes(self) -> Generator[Pass]:
-        """Yields every pass, then is the engine's planned step; an exception restores everything."""
+    @classmethod
+    def passes(cls, engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
+        """Yields every pass of a step, which is then the engine's planned one; an exception restores everything."""
+        step = cls(engine, accumulate, mask)
         try:
             try:
-                self.engine.planned = None
-                direction = yield from self._run_plan()
-                self.keeper.end(self.replicas)
-                self.state.end()
-                self._versions = self.before.tensors.versions()
-                self._finish(direction)
-                torch.set_grad_enabled(self._grad_enabled)
+                engine.planned = None
+                direction = yield from step._run_plan()
+                step.keeper.end(step.replicas)
+                step.state.end()
+                step._versions = step.before.tensors.versions()
+                step._finish(direction)
+                torch.set_grad_enabled(step._grad_enabled)
             except BaseException as error:
-                self._abandon(error)
+                step._abandon(error)
                 raise
         except BaseException as error:  # again: an interrupt may have hit the lines above
-            self._abandon(error)
+            step._abandon(error)
             raise
 
     def _run_plan(self) -> Generator[Pass, None, Vector]:
@@ -352,8 +354,3 @@ class Step:
         if self._earlier is not None and self._was_current:
             self._earlier._versions = self._earlier.before.tensors.versions()
         self.engine.planned = self._earlier
-
-
-def run_step(engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
-    """The passes of a step, which begins with the first of them."""
-    yield from Step(engine, accumulate, mask).passes()
