@@ -29,11 +29,8 @@ class AllRows:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(AllRows):
     """All of the caller's held-out data instead of the batch."""
-
-    def index(self, n: int) -> slice:
-        return slice(None)
 
 
 @dataclass(frozen=True)
