@@ -147,8 +147,8 @@ def verdicts() -> str:
             if head in bars:
                 cells = sorted((line[number].strip("*† ") for line in lines), key=lambda cell: float(cell.split()[0]))
                 part = section.partition("\n")[0].split(" (")[0].split(" at ")[0]
-                rows.append((part, *bars[head], str(len(lines)), cells[0], cells[-1]))
-    return table(("part", "share", "stated", "designs", "lowest, %", "highest, %"), rows)
+                rows.append((part, *bars[head], str(len(lines)), f"{cells[0]} to {cells[-1]}"))
+    return table(("part", "share", "stated", "designs", "simulated, %"), rows)
 
 
 def answer(name: str) -> str:

@@ -421,6 +421,8 @@ def test_projected_passes_are_those_of_the_runs(own: Recipe, capsys: pytest.Capt
     shutil.rmtree("studies/paper/mine/smoke/runs")
     after = answered(capsys, "paper/mine", "--dry-run")
     assert [s["open"] for s in after["stages"]] == [0, 0]
+    first = "Final runs are projected with each method's first configuration."
+    assert (first in projected["basis"][-1], first in after["basis"][-1]) == (True, False)  # winners are known now
 
 
 def test_projected_hours_are_of_all_runs_side_by_side(

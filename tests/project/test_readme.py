@@ -112,9 +112,9 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
     points, low, high = re.match(r"by (\S+) points \((\S+) to (\S+)\)", worse).groups()
     assert len(undecided) == 2
     for difference, interval in undecided:
-        assert f"| {difference} {interval} | undecided |" in README
+        assert f"| {difference} {interval} points | undecided |" in README
         assert f"undecided, {difference} {interval}" in INDEX
-    assert f"| +{points} (+{low} to +{high}) | SAM is worse |" in README
+    assert f"| +{points} (+{low} to +{high}) points | SAM is worse |" in README
     assert f"SAM is worse, +{points} (+{low} to +{high})" in INDEX
     assert len(re.findall("^Recommended: the plain optimizer", COMPARE, re.M)) == 3
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
@@ -164,7 +164,8 @@ def test_the_page_on_measures_lists_exactly_the_measures() -> None:
 
 
 def test_the_example_has_ten_lines_of_code() -> None:
-    code = [line for line in blocks(README, "python")[0].splitlines() if line and not line.startswith(("import ", "from "))]
+    lines = blocks(README, "python")[0].splitlines()
+    code = [line for line in lines if line and not line.startswith(("import ", "from "))]
     assert len(code) == 10
 
 

@@ -43,7 +43,8 @@ def measure_by_name(name: str) -> Measure:
     """
     measures = resolve_measures([name])
     if len(measures) > 1:
-        raise ValueError(f"{name!r} is {len(measures)} measures: {', '.join(measures)}. Name one of them")
+        one = next(iter(measures))
+        raise ValueError(f"{name!r} stands for {len(measures)} measures: name one of them, such as {one}")
     return next(iter(measures.values()))
 
 

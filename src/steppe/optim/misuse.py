@@ -182,9 +182,8 @@ def check_accelerate(engine: Any) -> None:
         raise RuntimeError(NO_ACCUMULATION.format(steps))
     if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
-            "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
-            "none: make it by SharpnessAware(..., scaler=accelerator.scaler), or write `for pass_ in "
-            "steppe.integrations.accelerate.passes(opt): pass_.backward(loss)`, then opt.step()"
+            "Accelerate and the optimizer do not have the same scaler: pass scaler=accelerator.scaler to the "
+            "optimizer, or loop over steppe.integrations.accelerate.passes(opt) and call pass_.backward(loss)"
         )
 
 

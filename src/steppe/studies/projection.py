@@ -16,6 +16,7 @@ from .check import check_names
 from .engines.engine import engine_of
 from .plan import Study
 from .run import Planned
+from .selection import choices
 from .table import Table
 
 PROBED = 3  # timed passes per model
@@ -83,7 +84,8 @@ def project(study: Study) -> Projection:
         total, time = (sum(of.get(cell.key, 0.0) for cell in of_one) for of in (passes, hours))
         stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, time))
     what = f"Hours of training on this machine, {at_once} at a time; evaluation and measures come on top."
-    more = " Final runs are projected with each method's first configuration." if study.select is not None else ""
+    guessed = study.select is not None and all(one.cell is None for one in choices(study, before.table))
+    more = " Final runs are projected with each method's first configuration." if guessed else ""
     return Projection(stages, [*basis, what + more])
 
 
