@@ -214,7 +214,7 @@ class Step:
             self.replicas.reshard()
         self.keeper.move_to(probe.at)
         if self.report is not None:
-            self.report.start_probe(None if probe.at is None else self.keeper.displacement())
+            self.report.distance = None if probe.at is None else self.keeper.displacement().norm()
         if asked is not None and asked > 0:
             engine.rounding_checked = True
             warn_of_rounding(asked, self.keeper.displacement())
