@@ -1,32 +1,36 @@
 """What methods cost in fine-tuning a decoder with LoRA, and all of its weights: time and peak memory beside AdamW.
 
 A decoder as in Llama (RMSNorm, rotary positions, SwiGLU), with random weights, and random tokens: costs do not depend
-on them. With LoRA the decoder's weights are frozen, in bfloat16 on a GPU, and the adapters of all of its linear layers
-are in float32. The second table trains all weights, kept in float32, under bf16 autocast. Each method's steps alternate
-with AdamW's in random order; a ratio is that of the means over five steps each, which have every kind of step of a method
-once, and the table has medians and quartiles. The row of AdamW is AdamW beside itself: its distance from 1 is the noise.
-Peak memory (GPU only) is the largest that torch allocated in three steps of a new model; states are the numbers that the
-optimizer keeps between steps. The last part is the length of SAM's displacement in the weights over rho: weights in
-bfloat16 round it.
+on them. Passes run under bf16 autocast. With LoRA the decoder's weights are frozen and in bfloat16, and the adapters of
+all of its linear layers are in float32; the second table trains all weights, in float32.
 
-    python benchmarks/llm.py [--rounds 20] [--layers 16 --width 2048 --batch 8 --length 512] [--out FILE]
+Each method's steps alternate with AdamW's in random order. A ratio is that of the means over five steps each, which
+have every kind of step of a method once; the table has medians and quartiles. The row of AdamW is AdamW beside itself:
+its distance from 1 is the noise. Peak memory is the largest number of bytes in live tensors (on a GPU, that torch
+allocated) in ten steps of a new model; states are the numbers that the optimizer keeps between steps. The last part is
+the length of SAM's displacement in the weights over rho: weights in bfloat16 round it.
+
+    python benchmarks/llm.py [--rounds 20] [--layers 4 --width 256 --batch 4 --length 64] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import platform
 import random
 import statistics
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import steppe
 
@@ -103,7 +107,7 @@ class Problem:
             self.model = Decoder(args.layers, args.width)
         if lora:
             self.model.requires_grad_(False)
-            self.model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+            self.model.to(torch.bfloat16)
             for block in self.model.blocks:
                 for part in ("qkv", "out", "up", "down"):
                     setattr(block, part, LoRA(getattr(block, part)))
@@ -114,7 +118,7 @@ class Problem:
         self.device = device
 
     def loss(self) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast(self.device.type, torch.bfloat16):
             logits = self.model(self.tokens[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1).float(), self.tokens[:, 1:].flatten())
 
@@ -134,16 +138,43 @@ def waited(device: torch.device) -> float:
     return time.perf_counter()
 
 
+class Live(TorchDispatchMode):
+    """Counts the bytes of the tensors that live: torch does so on a GPU only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.count(out)
+        return out
+
+    def count(self, tensors: Any) -> None:
+        for t in tree_leaves(tensors):
+            if isinstance(t, Tensor) and t.untyped_storage()._cdata not in self.known:
+                storage = t.untyped_storage()
+                self.known.add(storage._cdata)
+                weakref.finalize(storage, self.free, storage._cdata, storage.nbytes())
+                self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+
+    def free(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
+
+
 def memory(name: str, args: argparse.Namespace, lora: bool, device: torch.device) -> float:
-    """Peak memory of three steps, in GiB; NaN on a CPU, whose allocations torch does not count."""
-    if device.type != "cuda":
-        return float("nan")
-    torch.cuda.empty_cache()
+    """Peak memory of two periods, in MiB: states of the optimizer exist from the second step on."""
     problem = Problem(name, args, lora, device)
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(3):
-        problem.step()
-    return torch.cuda.max_memory_allocated() / 2**30
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with Live() as live:
+        live.count([*problem.model.parameters(), problem.tokens])
+        for _ in range(2 * PERIOD):
+            problem.step()
+    return (torch.cuda.max_memory_allocated() if device.type == "cuda" else live.peak) / 2**20
 
 
 def states(name: str, args: argparse.Namespace, lora: bool, device: torch.device) -> float:
@@ -158,7 +189,7 @@ def table(args: argparse.Namespace, lora: bool, device: torch.device) -> list[st
     peaks = {name: memory(name, args, lora, device) for name in METHODS}
     kept = {name: states(name, args, lora, device) for name in METHODS}
     lines = [
-        "| method | passes per step | time of a step | peak memory, GiB | states per weight |",
+        "| method | passes per step | time of a step | peak memory, MiB | states per weight |",
         "|---|---|---|---|---|",
     ]
     plain: list[float] = []
@@ -179,7 +210,7 @@ def table(args: argparse.Namespace, lora: bool, device: torch.device) -> list[st
         low, middle, high = statistics.quantiles([o / b for o, b in zip(own, beside, strict=True)], n=4)
         lines.append(
             f"| {name} | {passes / len(seconds[1]):.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) | "
-            f"{peaks[name]:.2f} | {kept[name]:.1f} |"
+            f"{peaks[name]:.0f} | {kept[name]:.1f} |"
         )
     return [*lines, "", f"A step of AdamW takes {1000 * statistics.median(plain):.1f} ms."]
 
@@ -207,7 +238,7 @@ def radius(args: argparse.Namespace, device: torch.device, dtype: torch.dtype) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"rounds": 20, "layers": 16, "width": 2048, "batch": 8, "length": 512}.items():
+    for name, value in {"rounds": 20, "layers": 4, "width": 256, "batch": 4, "length": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -215,12 +246,12 @@ def main() -> None:
     with torch.device("meta"):
         model = Decoder(args.layers, args.width)
     weights = sum(p.numel() for p in model.parameters())
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     lines = [
         f"# Fine-tuning a decoder: what methods cost ({datetime.date.today()})", "",
         f"`python benchmarks/llm.py --rounds {args.rounds} --layers {args.layers} --width {args.width} "
-        f"--batch {args.batch} --length {args.length}`, {where}, torch {torch.__version__}; {weights / 1e6:.0f} million "
-        f"weights, {args.batch} rows of {args.length} tokens.", "",
+        f"--batch {args.batch} --length {args.length}`, {where}, torch {torch.__version__}; "
+        f"{weights / 1e6:.1f} million weights, {args.batch} rows of {args.length} tokens.", "",
         "Time is a ratio to AdamW's step: median and quartiles.",
     ]  # fmt: skip
     for lora, title in ((True, f"LoRA of rank {RANK}"), (False, "All weights")):

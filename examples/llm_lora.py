@@ -36,7 +36,7 @@ train = [sums[i] for i in order[30:]]
 
 def texts(pairs, wrong=0.0):
     draws = torch.rand(len(pairs)).lt(wrong).tolist()
-    return [f"{a} + {b} = {(a + b + 1 + 7 * a % 5) % 19 if bad else a + b}" for (a, b), bad in zip(pairs, draws)]
+    return [f"{a} + {b} = {2 * a if bad else a + b}" for (a, b), bad in zip(pairs, draws, strict=True)]
 
 
 def ids(pairs):
@@ -55,7 +55,7 @@ small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "n
 decoder = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=16, **small))
 base = torch.optim.AdamW(decoder.parameters(), lr=3e-3)
 easy = ids([(a, b) for a, b in train if a + b < 10])
-for step in range(60):
+for _ in range(60):
     base.zero_grad()
     decoder(input_ids=easy, labels=easy).loss.backward()
     base.step()
@@ -72,7 +72,7 @@ def fine_tuned(method):
     decoder.load_state_dict(pretrained)
     model = get_peft_model(decoder, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
     with tempfile.TemporaryDirectory() as folder:
-        args = SFTConfig(folder, max_steps=80, per_device_train_batch_size=16, learning_rate=1e-2, max_length=16,
+        args = SFTConfig(folder, max_steps=50, per_device_train_batch_size=16, learning_rate=1e-2, max_length=16,
                          use_cpu=True, bf16=False, report_to=[], save_strategy="no", logging_strategy="no",
                          disable_tqdm=True, dataloader_pin_memory=False)  # fmt: skip
         rows = Dataset.from_dict({"text": TRAINING})
@@ -84,7 +84,7 @@ def fine_tuned(method):
     for name, tensor in decoder.state_dict().items():
         if "lora" not in name:  # the decoder's own weights are frozen: no pass moves them
             assert torch.equal(tensor, pretrained[name.replace(".base_layer", "")]), name
-    return loss_of_the_sum(model, test), sum(calls) / 80
+    return loss_of_the_sum(model, test), sum(calls) / 50
 
 
 TRAINING = texts(train, wrong=0.2)

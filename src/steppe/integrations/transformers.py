@@ -64,12 +64,12 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
                 f"optim={name!r} steps during the backward pass, and a sharpness-aware step has several: use another "
                 "optim, such as adamw_torch"
             )
-        made = find_engine(self.optimizer) is not None  # by an earlier call of `train`
+        method = self.method if find_engine(self.optimizer) is None else None  # an earlier call of `train` made it
         base = super().create_optimizer(*args, **kwargs)
-        if isinstance(self.method, str) and not made:
-            self.optimizer = build(self.method, base, **self.options)
-        elif self.method is not None and not made:
-            self.optimizer = SharpnessAware(base, self.method, **self.options)
+        if isinstance(method, str):
+            self.optimizer = build(method, base, **self.options)
+        elif method is not None:
+            self.optimizer = SharpnessAware(base, method, **self.options)
         engine_of(self.optimizer)  # raises if there is none
         return self.optimizer  # type: ignore[no-any-return]
 

@@ -178,8 +178,9 @@ class TensorBoard:
         with explained():
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
-        self._run, self._folder, self._open, self._hparams = run.path, run.path / "tensorboard", SummaryWriter, hparams
+        self._folder, self._open = run.path / "tensorboard", SummaryWriter
         self._writer: Any = None
+        self._session: Any = hparams
         files.check_no_link(self._folder)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -189,7 +190,7 @@ class TensorBoard:
         self._writer.add_text("config", f"```\n{json.dumps(params, indent=2)}\n```")
         # a session of the HParams tab; without the summary of an experiment the tab lists all scalars of all runs
         plain = {k: v if isinstance(v, bool | int | float | str) else json.dumps(v) for k, v in params.items()}
-        _, begin, self._end = self._hparams(plain, {})
+        _, begin, self._end = self._session(plain, {})
         self._writer.file_writer.add_summary(begin)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -199,7 +200,7 @@ class TensorBoard:
 
     def close(self) -> None:
         if self._writer is not None:
-            if finished(self._run):
+            if finished(self._folder.parent):
                 self._writer.file_writer.add_summary(self._end)
             self._writer.close()
 
@@ -376,7 +377,7 @@ def build_logger(name: str, run: Run) -> Logger:
 def start(logger: Logger, run: Run, params: Mapping[str, Any]) -> None:
     """Start a logger, and hand over the records that it does not have."""
     logger.log_params(params)
-    last = getattr(logger, "last_step", None)
+    last: Any = getattr(logger, "last_step", None)
     for record in run.records if last is not None else []:
         for step, values in rows(record):
             if step > last:
