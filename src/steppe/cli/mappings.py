@@ -48,7 +48,7 @@ def merged(
 
 def piece(name: str, value: str) -> str:
     """Return one entry as the text of a mapping; its value may have commas in it."""
-    return json.dumps({name: _read(value)}, default=str) if value else f"{name}="
+    return _text({name: _read(value)}) if value else f"{name}="
 
 
 def _entries(words: Iterable[str]) -> dict[str, Any] | str:
@@ -80,7 +80,17 @@ def _changed(flag: str, entries: dict[str, Any] | str, in_file: Mapping[str, Any
         whole = isinstance(value, dict)
         found = {k: v for k, v in found.items() if k != name and not (whole and k.startswith(f"{name}."))}
         found |= {} if value is OUT else {name: value}
-    return json.dumps(found, default=str)
+    return _text(found)
+
+
+def _text(entries: dict[str, Any]) -> str:
+    """Entries as JSON, or as YAML where a number is not finite: the parser reads Infinity as a text, and .inf."""
+    try:
+        return json.dumps(entries, default=str, allow_nan=False)
+    except ValueError:
+        import yaml
+
+        return str(yaml.safe_dump(entries, default_flow_style=True, sort_keys=False, width=1 << 20)).strip()
 
 
 def _read(text: str) -> Any:
