@@ -233,7 +233,7 @@ def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> boo
                 warnings.warn(
                     f"{where}, and its running statistics will move at perturbed weights too: {remedy}, and they move "
                     "once a step, at the weights.",
-                    stacklevel=5,
+                    stacklevel=4,
                 )
                 return True
         pending += inputs

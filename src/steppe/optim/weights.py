@@ -142,7 +142,7 @@ def warn_of_rounding(asked: Tensor, displacement: Vector) -> None:
         warnings.warn(
             f"the weights are {kinds}, which rounds a displacement of length {length:.3g} to {there:.3g} and moves "
             f"{moved:.0%} of them: keep them in float32, with torch.autocast around the passes, or raise rho",
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
