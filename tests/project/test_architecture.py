@@ -35,7 +35,7 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
 PUBLIC_MEASURES = {
     "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
     "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
-    "FisherInputCorrelation", "InputCurvature",
+    "FisherInputCorrelation", "HutchPP", "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
