@@ -52,7 +52,7 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert (code, err) == (0, "")  # quiet where nobody looks
     assert "within method" in out
     assert "test_error (6 runs; too few for a verdict)" in out
-    assert "6 runs count" in out
+    assert "All 6 runs are included." in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
 

@@ -93,7 +93,7 @@ def test_one_method_in_detail(capsys: pytest.CaptureFixture[str], columns: int) 
 
 def test_every_command_is_in_a_section_of_the_help_page(capsys: pytest.CaptureFixture[str]) -> None:
     text = said("--help", capsys)
-    assert "of other packages" not in text
+    assert "of other packages" not in text + said("study --help", capsys)
     assert all(f"{heading}:" in text for heading in SECTIONS)
 
 

@@ -112,7 +112,7 @@ class Config:
     per_class: Count | None = None
     """train on this many rows of each class, the first ones"""
     labels: str | None = None
-    """labels of the training rows by people: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
+    """human labels of the training rows: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
     of the data set"""
     label_noise: Fraction = 0.0
     """fraction of training labels replaced by other classes (symmetric noise), rows set aside included"""
