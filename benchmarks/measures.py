@@ -20,6 +20,12 @@ capped run, ratios hold at equal accuracy.
 
 `--memory` measures memory alone: the increase of the peak resident size, in a separate process, in which the tool has
 processed eight rows before.
+
+`--equal-error` measures lambda_max alone, on these networks and the MLP of width 32: the time until the true error is
+1e-2, 1e-3 or 1e-6 (the last in float64), n = `--rounds` rounds (15). Every tool has the loosest tolerance (eigsh: also
+the fastest number of vectors) with which six random starts out of six are that accurate, so it is told more than a user
+knows; "as asked" has the target as its tolerance. "eigsh by hand" is scipy's on products by double backward, as a user
+would write them. Bar: no peer takes less time than steppe.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -53,6 +59,7 @@ from measures_peers import (
     curvlinops_eigenvalue,
     curvlinops_trace,
     exact_trace,
+    handmade_eigenvalue,
     published_ascent,
     pyhessian_combined,
     pyhessian_eigenvalue,
@@ -68,6 +75,7 @@ from steppe import Ball, Elementwise, Objective
 from steppe.measures import (
     AutoPGD,
     Curvature,
+    Dense,
     Eigenvalue,
     FrobeniusSquared,
     Sweep,
@@ -152,6 +160,7 @@ NETS = {
     "conv": Net(conv_net, 16, 4, 16, 4, balls(0.1, 0.5, 0.0005, 0.01)),
     "mlp": Net(mlp, 512, 30, None, 16, balls(0.4, 4.0, 0.002, 0.04)),
 }
+SMALL = {"small mlp": replace(NETS["mlp"], width=32)}  # of which the dense matrix is known
 # for --quick
 LESS = {"probes": 10, "deflate": 20, "tries": 1, "most": 24}
 QUICK = {"conv": replace(NETS["conv"], width=8, side=4, epochs=2), "mlp": replace(NETS["mlp"], width=32)}
@@ -194,7 +203,7 @@ class Case:
 def case(name: str, quick: bool, cap: int, state: Mapping[str, Tensor] | None = None) -> Case:
     """A network, trained unless `state` has its weights."""
     torch.manual_seed(0)
-    net = (QUICK if quick else NETS)[name]
+    net = (QUICK if quick else NETS | SMALL)[name]
     model = net.make(net.width)
     x, y = digits(net.side)
     if state is None:
@@ -544,6 +553,113 @@ def rounds_of(
     return results
 
 
+# -- lambda_max at equal error ----------------------------------------------------------------------------------------
+
+TARGETS = {1e-2: torch.float32, 1e-3: torch.float32, 1e-6: torch.float64}  # float32 rounds to 1e-6
+LADDER = [m * 10.0**-e for e in range(11) for m in (3, 1)]  # of tolerances
+VECTORS = (3, 4, 6, 10)  # of eigsh, whose default is 20
+STARTS = 6  # random ones, all of which have to be accurate
+
+Search = Callable[[nn.Module, Tensor, Tensor, float], float]  # the eigenvalue with a tolerance
+
+
+def by_steppe(model: nn.Module, x: Tensor, y: Tensor, tol: float, checked: bool = False) -> float:
+    objective = Objective(model, functional.cross_entropy, (x, y), trusted=checked)
+    return Eigenvalue(rtol=tol).estimate(objective, torch.initial_seed()).value
+
+
+def by_pyhessian(model: nn.Module, x: Tensor, y: Tensor, tol: float) -> float:
+    return pyhessian_eigenvalue(model, x, y, tol, 1000)["lambda_max"]
+
+
+def by_eigsh(of: Callable[..., Mapping[str, float]], vectors: int | None = None) -> Search:
+    return lambda model, x, y, tol: of(model, x, y, tol, vectors)["lambda_max"]
+
+
+def from_start(search: Search, c: Case, tol: float, seed: int) -> float:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    return search(c.model, *c.rows, tol)
+
+
+def loosest(search: Search, c: Case, target: float) -> tuple[float, float]:
+    """The loosest tolerance with which all starts reach the target, and the CPU time of all; infinite if none does."""
+    for tol in LADDER:
+        start = time.process_time()
+        errors = (abs(from_start(search, c, tol, 1000 + i) / c.truth["lambda_max"] - 1) for i in range(STARTS))
+        if all(error <= target for error in errors):
+            return tol, time.process_time() - start
+    return 0.0, inf
+
+
+def equal_error_tools(c: Case, target: float) -> dict[str, tuple[Search, float]]:
+    """Every tool with its loosest tolerance (steppe first), and as asked for the target."""
+    ours, power = loosest(by_steppe, c, target)[0], loosest(by_pyhessian, c, target)[0]
+    # curvlinops has the same products as those by hand, and more slowly: one search finds the best options of both
+    searches = {n: loosest(by_eigsh(handmade_eigenvalue, n), c, target) for n in VECTORS}
+    n = min(searches, key=lambda n: searches[n][1])
+    tol = searches[n][0]
+    eigsh = {"eigsh by hand": handmade_eigenvalue, "eigsh of curvlinops": curvlinops_eigenvalue}
+    tools = {
+        f"steppe, rtol={ours:g}": (by_steppe, ours),
+        "the same, loss checked before": (partial(by_steppe, checked=True), ours),
+        "steppe as asked": (by_steppe, target),
+        f"PyHessian, tol={power:g}": (by_pyhessian, power),
+        "PyHessian as asked": (by_pyhessian, target),
+        **{f"{name}, ncv={n}, tol={tol:g}": (by_eigsh(of, n), tol) for name, of in eigsh.items()},
+        **{f"{name} as asked": (by_eigsh(of), target) for name, of in eigsh.items()},
+    }
+    return {name: tool for name, tool in tools.items() if tool[1]}  # PyHessian may reach the target with no tolerance
+
+
+def median_interval(numbers: list[float]) -> tuple[float, float, float]:
+    """The median with its 95 % interval by order statistics."""
+    ranked, n = sorted(numbers), len(numbers)
+    k = max(int(n / 2 - 0.98 * n**0.5), 0)
+    return ranked[k], statistics.median(ranked), ranked[n - 1 - k]
+
+
+def equal_error(rounds: int, names: list[str]) -> str:
+    head = "| network | error | peer | its time / steppe's | |\n|---|---|---|---|---|"
+    parts, bars = [], ["### Bars\n", head]
+    for name in names:
+        single = case(name, False, 1)
+        double = replace(
+            single, model=copy.deepcopy(single.model).double(), rows=(single.rows[0].double(), single.rows[1])
+        )
+        hessian = Curvature(double.objective())
+        dense = name in SMALL
+        *_, found = (Dense if dense else Sweep)(hessian).eigenvalues(rtol=1e-9)
+        known = "of the dense matrix" if dense else "with a residual of 1e-9"
+        parts.append(f"{name}: {single.about}; largest eigenvalue {found.value:.6g}, {known} in float64.\n")
+        for target, dtype in TARGETS.items():
+            torch.set_default_dtype(dtype)  # in which PyHessian draws its start
+            c = replace(single if dtype is torch.float32 else double, truth={"lambda_max": found.value})
+            tools = equal_error_tools(c, target)
+            times: dict[str, list[float]] = {tool: [] for tool in tools}
+            errors: dict[str, list[float]] = {tool: [] for tool in tools}
+            for i in range(rounds):
+                for tool in random.sample(list(tools), len(tools)):
+                    cpu, _, value = timed(partial(from_start, tools[tool][0], c, tools[tool][1], i))
+                    times[tool].append(cpu)
+                    errors[tool].append(abs(value / found.value - 1))
+            torch.set_default_dtype(torch.float32)
+            ours = next(iter(tools))
+            ratios = {t: median_interval([a / b for a, b in zip(times[t], times[ours], strict=True)]) for t in tools}
+            lines = ["| tool | largest error | CPU time, ms | over steppe's | 95 % interval |", "|---|---|---|---|---|"]
+            for tool, (low, middle, high) in ratios.items():
+                shown = f"{max(errors[tool]):.1e} | {1e3 * statistics.median(times[tool]):.2f} | {middle:.2f}"
+                lines.append(f"| {tool} | {shown} | {low:.2f} - {high:.2f} |")
+            parts.append(f"### {name}: an error of {target:g}, {str(dtype)[6:]}\n\n" + "\n".join(lines) + "\n")
+            for tool in tools:
+                if tool.startswith(("PyHessian,", "eigsh of curvlinops,", "eigsh by hand,")):
+                    low, middle, high = ratios[tool]
+                    shown = f"{middle:.2f} ({low:.2f} - {high:.2f})"
+                    bars.append(f"| {name} | {target:g} | {tool} | {shown} | {'met' if middle >= 1 else 'MISSED'} |")
+            print(f"{name}, {target:g}: {time.process_time():.0f} s of CPU time", file=sys.stderr)
+    return "\n".join([*parts, *bars]) + "\n"
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -690,15 +806,21 @@ def report(names: list[str], kinds: list[str], rounds: int, cap: int, quick: boo
     return "\n".join([*parts, head + "\n".join(verdicts) + "\n"])
 
 
+def where() -> str:
+    cores = f"one thread of a {os.cpu_count()}-core machine"
+    return f"{datetime.date.today()}, {platform.machine()} CPU, {cores}, torch {torch.__version__}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--cap", type=int)
     parser.add_argument("--task", choices=TASKS, action="append")
-    parser.add_argument("--net", choices=NETS, action="append")
+    parser.add_argument("--net", choices=[*NETS, *SMALL], action="append")
     parser.add_argument("--quick", action="store_true", help="smoke test on tiny networks, without memory")
     parser.add_argument("--memory", action="store_true", help="memory alone")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--equal-error", action="store_true", help="lambda_max at equal error alone")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
@@ -712,6 +834,18 @@ def main(arguments: list[str] | None = None) -> None:
             saved, name, kind, tool = chosen.peak
             print(peak(Path(saved), name, kind, int(tool)))
             return
+        if chosen.equal_error:
+            rounds = chosen.rounds or 15
+            body = equal_error(rounds, chosen.net or [*SMALL, *NETS])
+            text = (
+                f"# lambda_max at equal error\n\n{where()}, with other work, n = {rounds} interleaved rounds with random "
+                "starts. PyHessian 0.1, curvlinops 3.0.1.\n"
+                f"Repeat with `python benchmarks/measures.py --equal-error`.\n\n{body}"
+            )
+            print(text)
+            if chosen.out:
+                chosen.out.write_text(text)
+            return
         rounds, cap = chosen.rounds or (1 if chosen.quick else 3), chosen.cap or (12 if chosen.quick else 30)
         body = report(
             chosen.net or list(NETS),
@@ -723,9 +857,8 @@ def main(arguments: list[str] | None = None) -> None:
             memory=chosen.memory or not (chosen.quick or chosen.no_memory),
         )
     head = (
-        f"# Measures against peers\n\n{datetime.date.today()}, {platform.machine()} CPU, one thread of a "
-        f"{os.cpu_count()}-core machine, torch {torch.__version__}, n = {rounds} interleaved rounds (three times "
-        f"that for rows), peers' probes capped at {cap}. PyHessian 0.1, curvlinops 3.0.1.\nRepeat with "
+        f"# Measures against peers\n\n{where()}, n = {rounds} interleaved rounds (three times that for rows), peers' "
+        f"probes capped at {cap}. PyHessian 0.1, curvlinops 3.0.1.\nRepeat with "
         f"`python benchmarks/measures.py{' --quick' if chosen.quick else ''}`.\n"
         + ("\nA smoke test on tiny networks: its times and bars have no meaning.\n" if chosen.quick else "")
     )

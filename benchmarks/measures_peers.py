@@ -65,14 +65,38 @@ def curvlinops(model: nn.Module, x: Tensor, y: Tensor):
     return HessianLinearOperator(model, nn.CrossEntropyLoss(), list(model.parameters()), [(x, y)])
 
 
-def largest(operator, tol: float = 1e-3) -> float:
+def largest(operator, tol: float = 1e-3, vectors: int | None = None) -> float:
     from scipy.sparse.linalg import eigsh
 
-    return float(eigsh(operator.to_scipy(), k=1, which="LA", tol=tol, return_eigenvectors=False)[0])
+    options = {"k": 1, "which": "LA", "tol": tol, "ncv": vectors, "return_eigenvectors": False}
+    return float(eigsh(operator, **options)[0])
 
 
-def curvlinops_eigenvalue(model: nn.Module, x: Tensor, y: Tensor) -> Numbers:
-    return {"lambda_max": largest(curvlinops(model, x, y))}
+def curvlinops_eigenvalue(
+    model: nn.Module, x: Tensor, y: Tensor, tol: float = 1e-3, vectors: int | None = None
+) -> Numbers:
+    return {"lambda_max": largest(curvlinops(model, x, y).to_scipy(), tol, vectors)}
+
+
+def handmade_eigenvalue(
+    model: nn.Module, x: Tensor, y: Tensor, tol: float = 1e-3, vectors: int | None = None
+) -> Numbers:
+    """scipy's eigsh on products by double backward, as a user would write them: one kept graph, no check."""
+    from scipy.sparse.linalg import LinearOperator
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    params = list(model.parameters())
+    gradient = torch.autograd.grad(functional.cross_entropy(model(x), y), params, create_graph=True)
+    parts = [torch.empty_like(p) for p in params]
+
+    def product(v):
+        vector_to_parameters(torch.from_numpy(v).to(x.dtype).reshape(-1), parts)
+        image = torch.autograd.grad(gradient, params, parts, retain_graph=True)
+        return parameters_to_vector([g.contiguous() for g in image]).numpy()
+
+    size = sum(p.numel() for p in params)
+    dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
+    return {"lambda_max": largest(LinearOperator((size, size), matvec=product, dtype=dtype), tol, vectors)}
 
 
 def curvlinops_trace(model: nn.Module, x: Tensor, y: Tensor, products: int) -> Numbers:
@@ -88,7 +112,7 @@ def curvlinops_combined(
     from curvlinops import hutchinson_squared_fro, hutchpp_trace
 
     h = curvlinops(model, x, y)
-    values = {"lambda_max": largest(h), "trace": float(hutchpp_trace(h, products))}
+    values = {"lambda_max": largest(h.to_scipy()), "trace": float(hutchpp_trace(h, products))}
     blocks = [min(at_once, squares - done) for done in range(0, squares, at_once)]
     start = time.process_time()
     square = sum(n * float(hutchinson_squared_fro(h, n)) for n in blocks) / squares

@@ -17,8 +17,13 @@ weights, bias, error and coverage of searches that stop at a relative error, and
 fixed numbers have no bias, within three standard errors; searches have one below a quarter of their error; both cover
 93 to 97 %, within two standard errors.
 
+With `--timed`: CPU time until the error (root mean square over 12 seeds) is 2 %, at the smallest of some numbers of
+products with which it is: `Sweep`, `HutchPP` and XTrace on the same operator, of which the last two multiply with many
+vectors at once and the Lanczos process of the first with one after the other.
+
     python benchmarks/traces.py [--seeds 400] [--problem conv] [--out FILE]
     python benchmarks/traces.py --stopping    # 2 minutes
+    python benchmarks/traces.py --timed       # 10 minutes
     python benchmarks/traces.py --batched     # time of products at once and one by one, for the same networks
 """
 
@@ -29,6 +34,7 @@ import datetime
 import os
 import platform
 import statistics
+import sys
 import threading
 import time
 import warnings
@@ -45,7 +51,8 @@ from torch.nn import functional
 from steppe import Objective
 from steppe.core.basis import flat, unflat
 from steppe.core.vector import Space, Vector
-from steppe.measures import Curvature, Dense, Sweep, gauss_newton, hessian
+from steppe.measures import Curvature, Dense, HutchPP, Sweep, gauss_newton, hessian
+from steppe.measures.curvature.forms import Form
 from steppe.measures.estimate import Estimate, last
 
 BUDGETS = (30, 60, 100, 200, 300)
@@ -240,15 +247,15 @@ def variance_of_signs(matrix: Tensor, q: Tensor | None = None, *, centred: bool 
     return 2 * float(matrix.square().sum() - matrix.diagonal().square().sum())
 
 
-def sketch(matrix: Tensor, columns: int, generator: torch.Generator) -> Tensor:
+def sketch(matrix: Tensor | Curvature, columns: int, generator: torch.Generator) -> Tensor:
     """The orthonormal columns of Hutch++: products with random signs."""
-    signs = torch.randint(2, (len(matrix), columns), generator=generator).to(matrix) * 2 - 1
+    signs = torch.randint(2, (matrix.shape[0], columns), generator=generator).to(F64) * 2 - 1
     return torch.linalg.qr(matrix @ signs).Q
 
 
-def xtrace(matrix: Tensor, products: int, generator: torch.Generator) -> float:
+def xtrace(matrix: Tensor | Curvature, products: int, generator: torch.Generator) -> float:
     """XTrace with vectors of length sqrt(d): every vector probes the complement of the others' images."""
-    n, d = products // 2, len(matrix)
+    n, d = products // 2, matrix.shape[0]
     w = torch.randn(d, n, generator=generator, dtype=F64)
     w *= sqrt(d) / w.norm(dim=0)
     q, r = torch.linalg.qr(matrix @ w)
@@ -369,6 +376,49 @@ def batched(name: str, times: int = 5) -> str:
     return f"| {name} | {middle:.2f} | {low:.2f} - {high:.2f} | {difference:.0e} | {kept} |"
 
 
+BUDGETS_TIMED = (12, 18, 24, 36, 48, 60, 72, 90, 108, 126, 150, 180, 210, 240)
+TIMED: dict[str, tuple[Callable[[], Objective], Form]] = {
+    "mlp, 3 k": (lambda: on_digits(mlp, 32, 30, None), hessian),
+    "mlp, 26 k": (lambda: on_digits(mlp, 128, 30, None), hessian),
+    "mlp, 26 k, Gauss-Newton": (lambda: on_digits(mlp, 128, 30, None), gauss_newton),
+    "conv, 1 k": (NETWORKS["conv"], hessian),
+    "bert, 1 k": (bert, hessian),
+}
+
+
+def timed(name: str, seeds: int = 12, rounds: int = 9) -> list[str]:
+    """Lines of the table: CPU time at the same error."""
+    torch.manual_seed(0)
+    make, form = TIMED[name]
+    operator = Curvature(make(), form)
+    truth = last(Sweep(operator, 999).trace(1e-3, 3000)).value
+
+    def by(estimator: type[Sweep]) -> Callable[[Curvature, int, torch.Generator], float]:
+        return lambda operator, most, seeded: last(estimator(operator, seeded.initial_seed()).trace(0.0, most)).value
+
+    tools, needs = {"Sweep": by(Sweep), "HutchPP": by(HutchPP), "XTrace": xtrace}, {}
+    for tool, estimate in tools.items():
+        for k in BUDGETS_TIMED:
+            values = [estimate(operator, k, torch.Generator().manual_seed(seed)) for seed in range(seeds)]
+            error = sqrt(statistics.fmean((v / truth - 1) ** 2 for v in values))
+            if error <= 0.02:
+                needs[tool] = k, error
+                break
+    spent: dict[str, list[float]] = {tool: [] for tool in needs}
+    for i in range(rounds):
+        for tool, (k, _) in needs.items():
+            start = time.process_time()
+            tools[tool](operator, k, torch.Generator().manual_seed(i))
+            spent[tool].append(time.process_time() - start)
+    lines = []
+    for tool, (k, error) in needs.items():
+        ratios = sorted(a / b for a, b in zip(spent[tool], spent["Sweep"], strict=True))
+        seconds = f"{1e3 * statistics.median(spent[tool]):.1f}"
+        ratio = f"{statistics.median(ratios):.2f} | {ratios[1]:.2f} - {ratios[-2]:.2f}"
+        lines.append(f"| {name} | {tool} | {k} | {100 * error:.2f} | {seconds} | {ratio} |")
+    return lines
+
+
 def indefinite() -> Objective:
     """Away from any minimum: 134 weights, and a trace that is small beside the sum of absolute eigenvalues."""
     layers = nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 4)
@@ -432,6 +482,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--problem", choices=NETWORKS, action="append")
     parser.add_argument("--batched", action="store_true")
     parser.add_argument("--stopping", action="store_true")
+    parser.add_argument("--timed", action="store_true")
     parser.add_argument("--out", type=Path)
     chosen = SimpleNamespace(**vars(parser.parse_args(arguments)))
     warnings.simplefilter("ignore")
@@ -441,7 +492,18 @@ def main(arguments: list[str] | None = None) -> None:
         f"{datetime.date.today()}, {cpu()}, one thread of a {os.cpu_count()}-core machine with other "
         f"work, torch {torch.__version__}, float64."
     )
-    if chosen.stopping:
+    if chosen.timed:
+        head = "| problem | estimator | products | error, % | CPU time, ms | over Sweep's | 2nd lowest - 2nd highest |"
+        text = (
+            f"# Traces at equal error, timed\n\n{machine} n = 9 interleaved rounds, medians.\n"
+            f"Repeat with `python benchmarks/traces.py --timed`.\n\n{head}\n" + "|---" * 7 + "|\n"
+        )
+        lines = []
+        for name in TIMED:
+            lines += timed(name)
+            print(*lines[-3:], sep="\n", file=sys.stderr)
+        parts, verdicts = [text + "\n".join(lines) + "\n"], []
+    elif chosen.stopping:
         parts, verdicts = [f"# Traces that stop at an error\n\n{machine}\n{stopping(chosen.seeds / 400)}"], []
     elif chosen.batched:
         head = "| network | one by one / at once | range | difference | batched |\n|---|---|---|---|---|"

@@ -142,3 +142,18 @@ def test_curvlinops_has_the_same_fisher_matrix() -> None:
     torch.testing.assert_close(
         torch.as_tensor(theirs @ torch.eye(len(matrix), dtype=F64)), matrix, rtol=1e-9, atol=1e-11
     )
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_curvlinops_kfac_of_an_objective_is_exact_for_linear_networks(rows: int) -> None:
+    """The curvature in the outputs of a linear network with squared loss is constant, so its blocks factorise."""
+    curvlinops = pytest.importorskip("curvlinops")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False)).double()
+    o = Objective(model, nn.functional.mse_loss, (torch.randn(rows, 5, dtype=F64), torch.randn(rows, 3, dtype=F64)))
+    kfac = curvlinops.KFACLinearOperator(
+        o.model, nn.MSELoss(), list(o.params.values()), o.batches, fisher_type=curvlinops.FisherType.TYPE2
+    )
+    theirs = kfac @ torch.eye(o.dimension, dtype=F64)
+    blocks = [Dense(block).matrix for block in Curvature(o, gauss_newton).per_layer().values()]
+    torch.testing.assert_close(theirs, torch.block_diag(*blocks), rtol=1e-10, atol=1e-12)

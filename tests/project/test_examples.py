@@ -14,8 +14,9 @@ import pytest
 from tiers import slow_unless
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+# packages of examples, beside torch
 NEEDS = {"compare_lightning": "lightning", "compare_transformers": "transformers", "compare_optuna_points": "optuna"}
-NEEDS |= {"optuna_rho": "optuna", "ray_rho": "ray", "llm_lora": "trl"}  # package of an example, beside torch
+NEEDS |= {"kfac_of_curvlinops": "curvlinops", "llm_lora": "trl", "optuna_rho": "optuna", "ray_rho": "ray"}
 SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
@@ -87,6 +88,7 @@ def test_all_of_them_were_found() -> None:
         "compare_optuna_points",
         "compare_plain_loop",
         "compare_transformers",
+        "kfac_of_curvlinops",
         "llm_lora",
         "lookahead_and_loss_scaler",
         "optuna_rho",

@@ -160,7 +160,7 @@ def test_printed_results_fit(columns: int) -> None:
     assert not too_wide(text, columns)
     assert all(name in text.split() for name in (*ESTIMATES, "broken"))
     assert "\x1b" not in text
-    assert "In all nothing" in text
+    assert "Total cost: nothing" in text
 
 
 def test_a_row_of_one_cell_is_a_heading() -> None:

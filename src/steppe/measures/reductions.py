@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Watch(TorchFunctionMode):
         for result, version, loss, args, kwargs in self.calls:
             if result is not losses or _version(result) != version:  # as after `loss += penalty`
                 continue
-            bound = signature(loss).bind(*args, **kwargs)
+            bound = _signature(loss).bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
             how, weight = given["reduction"], given.get("weight")
@@ -85,6 +85,9 @@ class Watch(TorchFunctionMode):
                 )
             return Reduction(weights)
         return None
+
+
+_signature = cache(signature)
 
 
 def _version(x: Tensor) -> int:

@@ -140,7 +140,7 @@ def config_of(values: Mapping[str, Any], place: str) -> Config:
 
 def plain(config: Config) -> dict[str, Any]:
     """A configuration in JSON types."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    values: dict[str, Any] = json.loads(json.dumps(vars(config)))
     return values
 
 

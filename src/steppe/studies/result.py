@@ -28,7 +28,7 @@ class StudyResult:
     planned, done, admitted : int
         Cells in the plan, finished cells, and finished cells within the admission rules.
     failures : mapping of str to str
-        Errors of failed cells by name.
+        Errors of failed cells by name, and of finished ones to which a measure or a picture could not be added.
     findings : Findings
         The verdicts.
     words : sequence of str

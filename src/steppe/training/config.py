@@ -201,6 +201,8 @@ class Config:
                 raise ValueError(why)
 
 
+FREE = ("out", "data_root", "loggers", "log_every", "checkpoint_every")
+"""Settings that change no number, and may change from one start of a run to the next."""
 _NOT_SHARDED = {
     "prune": "prune does not work with a sharded model: set fsdp to false, or prune to 0",
     "compile": "compile works in one process, and fsdp is for several: leave out one of them",

@@ -21,9 +21,9 @@ from ..data.feed import batches
 from ..measures.batches import share
 from ..measures.combinators import OnData, Rows
 from ..measures.objective import Objective
-from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
 from ..measures.run import STOPPED, Results, measure_objective
+from ..measures.session import Precision
 from .checkpoint import Record
 from .config import NOISE, Config
 from .distributed import align_

@@ -22,7 +22,7 @@ from ..optim.step import Pass
 from .batches import Batch, BatchSource
 from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record, commit
 from .config import NOISE, Config
-from .distributed import agreed, align_, together, wrapped
+from .distributed import agreed, align_, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, rows
 from .model import Init, channels_last, load_init_, model_of, prune_
@@ -221,7 +221,7 @@ class Training:
                 as_read, self._prefix = append_record(self.path, record, self._prefix)
                 self.records.append(as_read)
 
-        together(self.workers, write)
+        self.workers.together(write)
         self._unlogged.append(record)
         # the first epoch, so that a folder with several records has a checkpoint; the last but one, from which a
         # longer run resumes
@@ -243,7 +243,7 @@ class Training:
                 commit(self.path, weights, rest, header, self._saved_header)
                 self._saved_header = header
 
-        together(self.workers, write)
+        self.workers.together(write)
         self._saved = monotonic()
         for record in self._unlogged:
             for step, values in rows(record):
