@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import steppe
+from steppe.optim.forward_state import SHARE, SPARE
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "benchmarks" / "results" / "llm_cpu_2026-11-19.md"
@@ -27,6 +28,10 @@ def test_the_figures_of_the_page_are_those_of_the_record() -> None:
         assert table in page
     (sentence,) = re.findall(r"has (\d+) % of its length in weights of bfloat16", record)
     assert f"{sentence} % of its length" in page
+    (millions,) = re.findall(r"([\d.]+) million weights", record)
+    assert f"has {2e6 * float(millions) / 2**20:.1f} MiB" in page  # two bytes each
+    assert (SHARE, SPARE) == (4, 64 << 20)
+    assert "up to 64 MiB and four times the bytes" in page
 
 
 def test_a_small_update_leaves_a_weight_of_bfloat16_as_it_was() -> None:
