@@ -37,7 +37,7 @@ import steppe
 VOCABULARY, HEAD, RANK = 8192, 64, 16
 PERIOD = 5  # steps, of the methods that are sharpness-aware in some of them
 METHODS: dict[str, Callable[[], steppe.Method]] = {
-    "AdamW": steppe.Plain,
+    "AdamW": steppe.Plain,  # torch's own, in a loop without steppe
     "SAM": lambda: steppe.SAM(rho=0.05),
     "Friendly-SAM": lambda: steppe.FriendlySAM(rho=0.05),
     "ESAM, all rows": lambda: steppe.ESAM(rho=0.05, gamma=1.0),
@@ -113,7 +113,8 @@ class Problem:
                     setattr(block, part, LoRA(getattr(block, part)))
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         base = torch.optim.AdamW(self.trained, lr=1e-4)
-        self.opt = steppe.SharpnessAware(base, METHODS[name](), model=self.model)
+        sharp = name != "AdamW"
+        self.opt: Any = steppe.SharpnessAware(base, METHODS[name](), model=self.model) if sharp else base
         self.tokens = torch.randint(VOCABULARY, (args.batch, args.length + 1), device=device)
         self.device = device
 
@@ -124,9 +125,13 @@ class Problem:
 
     def step(self) -> int:
         passes = 0
-        for pass_ in self.opt.passes():
-            pass_.backward(self.loss())
-            passes += 1
+        if isinstance(self.opt, torch.optim.AdamW):
+            self.loss().backward()
+            passes = 1
+        else:
+            for pass_ in self.opt.passes():
+                pass_.backward(self.loss())
+                passes += 1
         self.opt.step()
         self.opt.zero_grad()
         return passes

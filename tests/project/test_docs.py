@@ -48,6 +48,7 @@ NOT_RUN = {
     "README.md": 1,
     "CONTRIBUTING.md": 2,
     "integrations.md": 10,
+    "llm.md": 1,
     "compare.md": 4,
     "speed.md": 1,
 }  # number of marked blocks per page

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -280,6 +281,21 @@ def test_processes_that_create_the_store_of_mlflow_at_once_all_log(tmp_path: Pat
     _, found = mlflow_runs()
     assert {one.info.run_name for one in found} == {"run0", "run1"}
     assert all(one.info.status == "FINISHED" for one in found)
+
+
+def test_runs_of_one_process_and_second_are_two_runs_of_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="needs the extra mlflow")
+
+    class Clock:
+        now = staticmethod(lambda zone: datetime(2026, 11, 19, tzinfo=zone))
+
+    monkeypatch.setattr("steppe.training.entry.datetime", Clock)
+    runs = [train(config(tmp_path / f"run{seed}", seed=seed, loggers=["mlflow"])) for seed in (0, 1)]
+    assert runs[0].about["starts"][0]["when"] == runs[1].about["starts"][0]["when"]
+    _, found = mlflow_runs()
+    assert len(found) == 2
 
 
 def test_mlflow_nests_runs_in_the_run_of_the_caller(tmp_path: Path) -> None:

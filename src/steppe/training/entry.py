@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -301,6 +302,7 @@ class Opened:
             "starts": [
                 *(before["starts"] if before is not None else []),
                 {
+                    "id": uuid4().hex,  # of the run in the stores of loggers, if it is its first start
                     "when": datetime.now(UTC).isoformat(timespec="seconds"),
                     "at": f"{training.position}",
                     "steppe": __version__,
