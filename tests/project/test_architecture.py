@@ -35,11 +35,11 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
 PUBLIC_MEASURES = {
     "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
     "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
-    "FisherInputCorrelation", "HutchPP", "InputCurvature",
+    "FisherInputCorrelation", "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
-    "WorstCase",
+    "WorstCase", "XTrace",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures", "empirical_fisher",
     "hessian", "hutchinson",

@@ -1,10 +1,10 @@
 """Convolutions whose derivatives of every order run the kernels of the first gradient.
 
 Torch differentiates the gradient of a convolution by convolutions of transposed tensors, which on a GPU take several
-times as long as the kernels of a first gradient: on an H200, a product with the Hessian of a ResNet-18 takes 103 ms by
-them and 18 ms here at width 16, and 179 and 75 ms at width 64 (benchmarks/results/curvature_h200_2026-11-17.md; on a CPU
-they are as fast, and this is not used). A convolution, its gradient in the data and its gradient in the
-weights are each linear in two tensors, and the derivative of each consists of the other two.
+times as long as the kernels of a first gradient. On an H200, a product with the Hessian of a ResNet-18 takes 103 ms by
+double backward and 18 ms here at width 16, and 179 and 75 ms at width 64, where capturing saves little
+(benchmarks/results/curvature_h200_2026-11-17.md). On a CPU torch's own are as fast. A convolution, its gradient in the
+data and its gradient in the weights are each linear in two tensors: the derivative of each consists of the other two.
 """
 
 from __future__ import annotations
