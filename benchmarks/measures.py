@@ -838,9 +838,10 @@ def main(arguments: list[str] | None = None) -> None:
             rounds = chosen.rounds or 15
             body = equal_error(rounds, chosen.net or [*SMALL, *NETS])
             text = (
-                f"# lambda_max at equal error\n\n{where()}, with other work, n = {rounds} interleaved rounds with random "
-                "starts. PyHessian 0.1, curvlinops 3.0.1.\n"
-                f"Repeat with `python benchmarks/measures.py --equal-error`.\n\n{body}"
+                f"# lambda_max at equal error\n\n{where()}, with other work, n = {rounds} interleaved rounds with "
+                "random starts. PyHessian 0.1, curvlinops 3.0.1.\n"
+                f"Repeat with `python benchmarks/measures.py --equal-error`. Starts of the rounds differ from those "
+                f"of the set-up, so that a largest error may exceed the one that was asked.\n\n{body}"
             )
             print(text)
             if chosen.out:

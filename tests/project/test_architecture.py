@@ -39,7 +39,7 @@ PUBLIC_MEASURES = {
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
-    "WorstCase", "XTrace",
+    "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures", "empirical_fisher",
     "hessian", "hutchinson",

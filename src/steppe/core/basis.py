@@ -31,7 +31,7 @@ class Basis:
     def __len__(self) -> int:
         return self._size
 
-    def orthogonalise(self, v: Vector, first: int = 0) -> tuple[list[float], float]:
+    def orthogonalise(self, v: Vector, first: int = 0) -> tuple[Tensor, float]:
         """Writes `v` without its part along the vectors into the next row; returns its coefficients and what is left.
 
         Twice because of rounding. The first time, the vectors from `first` on are enough if `v` has little more than
@@ -44,11 +44,11 @@ class Basis:
             self._blocks.append([torch.empty(GROWTH, sum(n), dtype=precision, device=device) for n, device in where])
         entries = [rows[row] for rows in self._blocks[block]]
         self._join(v, entries)
-        removed = [0.0] * self._size
+        removed = torch.zeros(self._size, dtype=torch.float64, device="cpu")
         for start in (first, 0) if self._size else ():
             inside = self._inner(entries, start, self._size)
             self._add_(entries, inside, start, -1.0)
-            removed[start:] = [a + b for a, b in zip(removed[start:], inside.tolist(), strict=True)]
+            removed[start:] += inside
 
         def norm(dtype: torch.dtype) -> float:
             return hypot(*(float(torch.linalg.vector_norm(x, dtype=dtype)) for x in entries))

@@ -17,7 +17,6 @@ from .curvature.measures import Trace as Trace
 from .curvature.operator import Curvature as Curvature
 from .curvature.spectrum import Dense as Dense
 from .curvature.spectrum import Sweep as Sweep
-from .curvature.spectrum import XTrace as XTrace
 from .curvature.spectrum import diagonal as diagonal
 from .curvature.spectrum import hutchinson as hutchinson
 from .directions import FILTERS as FILTERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import hypot, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,10 +103,10 @@ class Lanczos:
         self.basis.append()
         # an image lies along the last two vectors and a new one
         overlaps, length = self.basis.orthogonalise(image, max(self.steps - 1, 0))
-        if not all(map(isfinite, [*overlaps, length])):
+        if not isfinite(length) or not bool(torch.isfinite(overlaps).all()):
             raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
-        self.diagonal.append(overlaps[-1])
-        scale = max(length, hypot(*overlaps), *map(abs, self.diagonal), *self.off)
+        self.diagonal.append(float(overlaps[-1]))
+        scale = max(length, float(overlaps.norm()), *map(abs, self.diagonal), *self.off)
         ends = length <= 10 * torch.finfo(self.operator.space.precision).eps * scale
         ends = ends or self.steps == self.dimension
         self.off.append(0.0 if ends else length)

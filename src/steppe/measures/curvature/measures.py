@@ -31,7 +31,7 @@ class SpectralMeasure(Measure, Protocol):
     metric
         The scale D; None is the identity.
     by
-        The estimator: `Sweep`, `XTrace`, `hutchinson` or `Dense`.
+        The estimator: `Sweep`, `hutchinson` or `Dense`.
 
     """
 

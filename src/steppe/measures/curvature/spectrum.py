@@ -22,8 +22,6 @@ DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
 COLUMNS = 32  # of a dense matrix per call for products
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
 PER_PROBE = 2  # steps of the Krylov space per probe; 1 is much less accurate where the spectrum decays fast
-JACKKNIFE = 0.25  # its share in the variance of XTrace: Student's intervals cover 92 to 98 % then
-XTRACE_BLOCK = 8  # random vectors that XTrace adds at first: as many products at once
 LEAST_PROBES = 10  # for a standard error that a search may stop at
 DEFLATION_BYTES = 1 << 31  # for vectors of the Krylov space ...
 LEAST_DEFLATION = 15  # ... of which traces take at least so many
@@ -253,128 +251,6 @@ def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
 
     """
     return Sweep(operator, seed, deflate=0)
-
-
-class XTrace(Sweep):
-    """A `Sweep` whose trace is by XTrace (Epperly, Tropp and Webber 2024); everything else is as in `Sweep`.
-
-    With n random vectors, the range of their images is captured exactly, and every vector estimates the rest for the
-    others. It multiplies many vectors at once where the Lanczos process takes one after the other, which is faster on
-    small networks of linear layers, and slower on convolutions. It keeps 3 n vectors.
-
-    Parameters
-    ----------
-    operator, seed, deflate
-        As in `Sweep`.
-
-    Examples
-    --------
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
-    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
-
-    >>> print(steppe.measures.Trace(by=steppe.measures.XTrace).estimate(objective))  # of diag(1, 4)
-    5 (exact)
-
-    """
-
-    def __init__(self, operator: Operator, seed: int = 0, deflate: int | None = None):
-        super().__init__(operator, seed, deflate)
-        empty = torch.zeros(0, operator.dimension, dtype=operator.space.precision, device=operator.space.device)
-        self._random = self._range = self._images = empty  # rows w, q (orthonormal, the range of the A w), and A q
-        self._coefficients = torch.zeros(0, 0, dtype=torch.float64)  # A w = q times column of these
-        self._captured = False  # whether the range is that of the operator
-
-    @property
-    def products(self) -> int:
-        return super().products + 2 * len(self._random)
-
-    def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
-        """Yield estimates of the trace until the standard error is below rtol times it; all of `most` if rtol is 0."""
-        most = min(most // 2, max(self.deflate, LEAST_DEFLATION))
-        if most < 2:
-            raise ValueError("XTrace needs most >= 4 products")
-        while True:
-            n = len(self._random)
-            if n:
-                estimate = self._estimate("plug-in" if rtol > 0 else "unbiased")
-                yield estimate
-                if self._captured or (rtol > 0 and n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value)):
-                    return
-            if n >= most:
-                return
-            self._extend(min(most - n, max(XTRACE_BLOCK, n // 2), self.operator.dimension - n))
-
-    def _extend(self, more: int) -> None:
-        """Draw more random vectors, for two products each."""
-        d, space, n = self.operator.dimension, self.operator.space, len(self._random)
-        draws = [flat(random_source(self.operator, self.seed, 5, n + i).normal()) for i in range(more)]
-        w = torch.stack([(x * (sqrt(d) / float(x.norm()))).to(self._random) for x in draws])
-
-        def times(rows: Tensor) -> Tensor:
-            images = self.operator.products([unflat(space, row) for row in rows])
-            return torch.stack([flat(image) for image in images]).to(rows)
-
-        images = times(w)
-        if not bool(torch.isfinite(images).all()):
-            raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
-        rest, inside = images, torch.zeros(n, more, dtype=torch.float64)
-        for _ in range(2):  # twice because of rounding
-            along = rest @ self._range.mT
-            rest = rest - along @ self._range
-            inside += along.mT.double().cpu()
-        q, r = torch.linalg.qr(rest.mT)
-        # columns that depend on others leave rounding errors, which need not be orthogonal to the range
-        q, turned = torch.linalg.qr(q - self._range.mT @ (self._range @ q))
-        r = turned @ r
-        lengths, scale = r.diagonal().abs(), float(images.norm(dim=1).max())
-        kept = lengths > 10 * torch.finfo(space.precision).eps * scale
-        self._captured = n + more == d or not bool(kept.all())
-        q = q.mT[kept] if self._captured else q.mT
-        self._random, self._range = torch.cat([self._random, w]), torch.cat([self._range, q])
-        self._images = torch.cat([self._images, times(q)]) if len(q) else self._images
-        above = torch.cat([self._coefficients, inside], 1)
-        self._coefficients = torch.cat(
-            [above, torch.cat([torch.zeros(more, n, dtype=torch.float64), r.double().cpu()], 1)]
-        )
-
-    def _estimate(self, kind: Kind) -> Estimate:
-        """The mean over the random vectors of what each says with the range of the others' images.
-
-        These draws share images, so their variance is too low as that of a sample, and too high by the jackknife.
-        """
-        on_range = (self._range @ self._images.mT).double().cpu()  # q'Aq
-        if self._captured:
-            return exact(float(on_range.trace()))
-        inside = (self._range @ self._random.mT).double().cpu()  # q'w
-        images = (self._images @ self._random.mT).double().cpu()  # q'Aw
-        n, d = len(self._random), self.operator.dimension
-
-        draws = _xtrace(d, on_range, self._coefficients, inside, images)
-        # estimates from all vectors but one, whose images span the range but for the direction s; some at a time
-        s = torch.linalg.inv(self._coefficients).unsqueeze(-1)
-        others = torch.tensor([[j for j in range(n) if j != i] for i in range(n)])
-        without = []
-        for some, kept in zip(s.split(max(1, 10**6 // n**2)), others.split(max(1, 10**6 // n**2)), strict=True):
-            basis = torch.linalg.qr(some, mode="complete").Q[..., 1:]
-            columns = (basis.mT @ m.T[kept].mT for m in (self._coefficients, inside, images))
-            without.append(_xtrace(d, basis.mT @ on_range @ basis, *columns).mean(-1))
-        jackknife = (n - 1) * float(torch.cat(without).var(correction=0))
-        estimate = summarise(draws, kind)
-        return replace(estimate, stderr=sqrt((1 - JACKKNIFE) * estimate.stderr**2 + JACKKNIFE * jackknife))
-
-
-def _xtrace(d: int, on_range: Tensor, coefficients: Tensor, inside: Tensor, images: Tensor) -> Tensor:
-    """What each vector w estimates with the range of the others' images, from q'Aq, R (Aw = q R), q'w and q'Aw."""
-    s = torch.linalg.inv(coefficients).mT
-    s = s / s.norm(dim=-2, keepdim=True)  # q s_i is orthogonal to the images of the others
-    along = (s * inside).sum(-2)
-    x = inside - s * along.unsqueeze(-2)  # w_i along the range of the others' images
-    lengths = d - inside.square().sum(-2) + along.square()  # of w_i on the complement, squared; d - n + 1 on average
-    rest = (x * (on_range @ x)).sum(-2) - (images * x).sum(-2) + along * (coefficients * s).sum(-2)
-    known = on_range.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) - (s * (on_range @ s)).sum(-2)
-    return known + (d - s.shape[-1] + 1) / lengths * rest
 
 
 def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, Vector]:
