@@ -243,6 +243,7 @@ TABLE: dict[str, Row] = {
     "0.5 better, one look at 48": Row(HALF, ONCE),
     "1.0 better, one look at 48": Row(FULL, ONCE),
     "three times the seed sd, one look at 48": Row(World(seed_sd=(0.3, 0.9, 0.3, 0.3)), ONCE),
+    "null, looks to 20, as a short budget allows": Row(NULL, Rules(most=20, worth=WORTH)),
     "null, looks to 48": Row(NULL, TO_48),
     "private optima, looks to 48": Row(PRIVATE, TO_48),
     "0.5 better, looks to 48": Row(HALF, TO_48),

@@ -176,7 +176,7 @@ def comparison_row(c: Mapping[str, Any]) -> str:
 
 
 def quoted(result: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the tables in docs/studies.md: measures by each hypothesis, and methods, per target."""
+    """The lines of the tables in docs/digits.md: measures by each hypothesis, and methods, per target."""
     found = result["findings"]
     for target in dict.fromkeys(f["target"] for f in found["findings"]):
         for hypothesis, runs in QUOTED.items():

@@ -5,11 +5,12 @@ nothing else), in random order, on one thread. The ratio is the step's time over
 medians and quartiles over all rounds. `ideal again` is the ideal as a method: its distance from 1 is the noise.
 
 (a) 402 small tensors, batch 8: Python and dispatch dominate.    (b) CIFAR ResNet-18 of width 16, batch 32.
+(c) 14 and (d) 44 tensors of the kind of (a): what a step costs whatever the number of tensors.
 
 The optimizer's part alone is timed with passes replaced by handing over prepared gradients, and given as
 (ideal step + what the method's part exceeds the ideal's by) / ideal step.
 
-    python benchmarks/step_overhead.py [--rounds 60] [--problem a|b] [--out FILE]
+    python benchmarks/step_overhead.py [--rounds 60] [--problem a|b|c|d] [--out FILE]
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,8 +62,8 @@ def resnet18(width: int) -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 10))
 
 
-def small_tensors() -> tuple[nn.Module, Tensor, Tensor]:
-    layers = [layer for _ in range(200) for layer in (nn.Linear(32, 32), nn.Tanh())]
+def small_tensors(hidden: int = 200) -> tuple[nn.Module, Tensor, Tensor]:
+    layers = [layer for _ in range(hidden) for layer in (nn.Linear(32, 32), nn.Tanh())]
     return nn.Sequential(*layers, nn.Linear(32, 10)), torch.randn(8, 32), torch.randint(0, 10, (8,))
 
 
@@ -69,7 +71,7 @@ def small_resnet() -> tuple[nn.Module, Tensor, Tensor]:
     return resnet18(16), torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
 
 
-PROBLEMS = {"a": small_tensors, "b": small_resnet}
+PROBLEMS = {"a": small_tensors, "b": small_resnet, "c": partial(small_tensors, 6), "d": partial(small_tensors, 21)}
 
 
 class Contender:
@@ -224,7 +226,7 @@ def report(problem: str, rounds: int) -> str:
     model, *_ = PROBLEMS[problem]()
     sizes = [p.numel() for p in model.parameters()]
     lines = [
-        f"### ({problem}) {len(sizes)} tensors, {sum(sizes) / 1e6:.2f} M parameters",
+        f"### ({problem}) {len(sizes)} tensors, {sum(sizes) / 1e6:.3g} M parameters",
         "",
         "| step | whole step / ideal | quartiles | optimizer's part, ms | its ideal, ms | derived step / ideal |",
         "|---|---|---|---|---|---|",

@@ -1,6 +1,8 @@
 """Outputs of README, docs and notebooks: `python docs/outputs.py` writes them, a test compares them.
 
-On a page, an output is the block of text after a snippet of Python, below `<!-- output -->`.
+On a page, an output is the block of text after a snippet, below `<!-- output -->`. Every snippet of Python that prints
+has one; commands have one where the page shows it. In an output `...` stands for any words: what depends on the
+machine, or is too long. It stays as long as the rest is what the snippet prints.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import io
 import json
 import os
 import re
+import shlex
+import sys
 import tempfile
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from itertools import pairwise
 from math import isclose
 from pathlib import Path
@@ -19,26 +23,52 @@ from typing import Any
 
 import torch
 
+from steppe.cli import main
+
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/index.md", "docs/start.md", "docs/choosing.md", "docs/measures.md")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_HERE = {"compare.md"}  # its outputs are those of a record
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-COLUMNS = "100"  # of the terminal
+COLUMNS = "84"  # of the terminal: what the docs site shows of a line
+ENVIRONMENT = {  # of `torchrun` with one process, for the guides
+    "COLUMNS": COLUMNS,
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "0",
+}
 MARK = "\n<!-- output -->\n\n```text\n"
-SNIPPET = re.compile(rf"^```python\n(?P<code>.*?)^```\n(?:{MARK}(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+SNIPPET = re.compile(
+    rf"^```(?P<language>python|sh)\n(?P<code>.*?)^```\n(?:{MARK}(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+FILE = re.compile(r"^```\w+\n(?P<text># (?P<name>[\w-]+\.(?:py|yaml))\n.*?)^```$", re.MULTILINE | re.DOTALL)
 CLOSE = 0.05  # relative: other processors round differently, and a Lanczos run stops at 0.1 %
 TRAINED = 0.4  # of networks that were trained: rounding grows from step to step
 
 
 def same(shown: str, printed: str, close: float = CLOSE) -> bool:
-    """Whether two outputs have the same words and nearly the same numbers, whatever the times."""
-    found = [_words(text) for text in (shown, printed)]
-    return len(found[0]) == len(found[1]) and all(_alike(a, b, close) for a, b in zip(*found, strict=True))
+    """Whether two outputs have the same words and nearly the same numbers, whatever the times and what `...` is for."""
+    words, at = _words(printed), 0
+    parts = [_words(part) for part in re.split(r"(?<!\S)\.\.\.(?!\S)", shown)]
+    for number, part in enumerate(parts):
+        last = len(words) - len(part)
+        starts = [*range(at, last + 1)]
+        if number == 0:
+            starts = starts[:1]
+        if number == len(parts) - 1:
+            starts = [start for start in starts if start == last]
+        found = (s for s in starts if all(_alike(a, b, close) for a, b in zip(part, words[s:], strict=False)))
+        start = next(found, None)
+        if start is None:
+            return False
+        at = start + len(part)
+    return True
 
 
 def _words(text: str) -> list[str]:
     """The words of a text, without times in seconds."""
     words = text.split()
-    return [word for word, after in pairwise([*words, ""]) if after.rstrip(".,") != "s"]
+    return [word for word, after in pairwise([*words, ""]) if after.rstrip(".,;") != "s"]
 
 
 def _alike(shown: str, printed: str, close: float) -> bool:
@@ -54,15 +84,28 @@ def current(page: Path) -> str:
     torch.manual_seed(0)
 
     def run(snippet: re.Match[str]) -> str:
-        with redirect_stdout(io.StringIO()) as out:
-            exec(compile(snippet["code"], page.name, "exec"), names)
-        if snippet["output"] is None:
+        code, shown = snippet["code"], snippet["output"]
+        commands = snippet["language"] == "sh"
+        if code.startswith("# not run in the tests") or (commands and shown is None):
             return snippet[0]
-        printed = "".join(f"{line.rstrip()}\n" for line in out.getvalue().rstrip().splitlines())
-        return f"```python\n{snippet['code']}```\n{MARK}{printed}```\n"
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+            if commands:
+                for line in code.replace("\\\n", " ").splitlines():
+                    assert main(shlex.split(line, comments=True)[1:]) == 0, line
+            else:
+                exec(compile(code, page.name, "exec"), names)
+        printed = "".join(f"{line.rstrip()}\n" for line in out.getvalue().strip("\n").splitlines())
+        if same(shown or "", printed):
+            return snippet[0]
+        return f"```{snippet['language']}\n{code}```\n{MARK}{printed}```\n"
 
+    text = page.read_text(encoding="utf-8")
+    if page.name in NOT_HERE or not (MARK in text or "print(" in text):
+        return text
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        return SNIPPET.sub(run, page.read_text(encoding="utf-8"))
+        for file in FILE.finditer(text):
+            Path(file["name"]).write_text(file["text"], encoding="utf-8")
+        return SNIPPET.sub(run, text)
 
 
 def executed(notebook: Path) -> dict[str, Any]:
@@ -100,11 +143,10 @@ def texts(content: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.environ["COLUMNS"] = COLUMNS
-    for name in PAGES:
-        page = ROOT / name
-        if MARK in page.read_text(encoding="utf-8"):
-            page.write_text(current(page), encoding="utf-8")
-    for notebook in NOTEBOOKS:
+    os.environ.update(ENVIRONMENT)
+    chosen = [Path(word).resolve() for word in sys.argv[1:]]
+    for page in (page for page in PAGES if not chosen or page in chosen):
+        page.write_text(current(page), encoding="utf-8")
+    for notebook in (notebook for notebook in NOTEBOOKS if not chosen or notebook in chosen):
         text = json.dumps(executed(notebook), indent=1, ensure_ascii=False)
         notebook.write_text(f"{text}\n", encoding="utf-8")

@@ -21,7 +21,7 @@ OUT = Path(__file__).parent
 SIZE = {"width": 1240, "height": 1200}
 EDGE = 16  # pixels around a picture
 COLOURS = 256
-SMALL = "--data digits --model mlp --model-options.width 32 --model-options.depth 2"
+SMALL = "--data digits --model mlp --model-options width=32,depth=2"
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ PICTURES = (
         "between.html",
         "main",
         (
-            f"steppe train {SMALL} --method sam --rho 0.1 --epochs 20 --seed 0 --out runs/sam",
-            f"steppe train {SMALL} --method none --epochs 20 --seed 0 --out runs/none",
+            f"steppe train {SMALL} --method sam --rho 0.1 --epochs 20 --out runs/sam",
+            f"steppe train {SMALL} --method none --epochs 20 --out runs/none",
             "steppe landscape runs/sam runs/none --points 41 --out between.html",
         ),
         width=900,
@@ -63,7 +63,7 @@ PICTURES = (
         "runs/tradeoff/tradeoff.html",
         "main",
         (
-            "steppe ensemble --strategy deep+sam,sharpbalance --model-options.width 32 --model-options.depth 2"
+            "steppe ensemble --strategy deep+sam,sharpbalance --model-options width=32,depth=2"
             " --radii 0.01,0.02,0.05,0.1 --epochs 15 --batch-size 50"
             " --sharpness 'adaptive_worst_l2@0.5[count=100,m=5]' --out runs/tradeoff",
         ),

@@ -36,8 +36,8 @@ RUN = (  # what a run takes
     "--decay --warmup --fraction --per-class --labels --label-noise --validation --held-out --augment "
     "--label-smoothing --sharp-rows --prune --prune-at --clip --ema --swa --swa-every --precision --on-nonfinite "
     "--evaluate-every --corruptions --severities --measures --measure-every --measure-rows --seed --data-seed "
-    "--device --threads --capture --compile --channels-last --fsdp --checkpoint-every --loggers --out --progress "
-    "--dry-run --config"
+    "--device --threads --capture --compile --channels-last --fsdp --checkpoint-every --log-every --loggers --out "
+    "--progress --dry-run --config"
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,
@@ -45,7 +45,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "--halving --axis --seed --yes --dry-run --out --measures --workers --engine --address --data-root --progress",
     "compare status": "FOLDER",
     "compare report": "FOLDER",
-    "compare resume": "FOLDER --budget --workers --trust --progress",
+    "compare resume": "FOLDER --budget --workers --data-root --trust --progress",
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
     "landscape": f"RUN|CHECKPOINT --compare --out --axes --directions --span --rise --points --view --log {ON}",
     "ensemble": "--members --seeds --strategy --member-radii --exchange-at --exchange-every --share --named --rest "
@@ -57,7 +57,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "study status": "STUDY --out --budget",
     "study report": "STUDY --out --budget --page --export",
     "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
-    "report serve": "STUDY --out --budget --port",
+    "report serve": "STUDY --out --budget",
     "data get": "NAME --data-root --mirror",
     "data check": "PATH",
     "data list": "--data-root",
@@ -171,17 +171,56 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(
     for key in defaults:
         wanted = by_flag.get(key, in_file.get(key, defaults[key]))
         if key == "model_options" and key in by_flag:
-            wanted = by_flag[key]  # a mapping replaces the file's
+            wanted = {**in_file.get(key, {}), **by_flag[key]}
         assert asked.values[key] == wanted, key
         assert asked.sources[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
 
 
-def test_a_piece_of_a_mapping_is_added_to_the_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["train", "ensemble"])
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("depth=2", {"width": 16, "act": "relu", "depth": 2}),
+        ("width=8", {"width": 8, "act": "relu"}),
+        ('{"width": 8, "act": null}', {"width": 8, "act": None}),
+        ("width=", {"act": "relu"}),
+        ("act=,depth=2", {"width": 16, "depth": 2}),
+        ("{}", {"width": 16, "act": "relu"}),
+    ],
+)
+def test_a_mapping_changes_the_files_entry_by_entry(
+    tmp_path: Path, command: str, words: str, wanted: dict[str, Any]
+) -> None:
     file = tmp_path / "options.yaml"
-    file.write_text("model-options: {width: 16}\nlr: 1e-3\n")
-    found = values("train", "--config", str(file), "--model-options.depth", "2")
-    assert found["model_options"] == {"width": 16, "depth": 2}
+    file.write_text("model-options: {width: 16, act: relu}\nlr: 1e-3\n")
+    found = values(command, "--config", str(file), "--model-options", words)
+    assert found["model_options"] == wanted
     assert found["lr"] == 1e-3
+
+
+def test_pieces_of_a_mapping_are_added_in_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("model-options: {width: 16}\n")
+    words = ["--model-options.depth", "2", "--model-options", "act=relu,width=", "--model_options.dims=[1,2]"]
+    found = values("train", "--config", str(file), *words, "--model-options.a.b=3")
+    assert found["model_options"] == {"depth": 2, "act": "relu", "dims": [1, 2], "a.b": 3}
+    with pytest.raises(UsageError, match=r"--model-options widht= takes an entry out, and .* Did you mean 'width'"):
+        values("train", "--config", str(file), "--model-options", "widht=")
+
+
+def test_an_entry_goes_before_the_files_in_mappings_of_the_same_settings(tmp_path: Path) -> None:
+    file = tmp_path / "compare.yaml"
+    file.write_text(
+        "space: {lr: 0.1..1}\nfix: {epochs: 4}\nbase: {batch_size: 64, model_options.width: 8, warmup: 0}\n"
+    )
+    asked = values("compare", str(file), "--fix", "lr=0.2,warmup=0.1", "--base", '{"model_options": {"depth": 1}}')
+    assert asked["space"] == {}
+    assert asked["fix"] == {"epochs": 4, "lr": 0.2, "warmup": 0.1}
+    assert asked["base"] == {"batch_size": 64, "model_options": {"depth": 1}}
+    asked = values("compare", str(file), "--space", "epochs=2/4", "--base.model_options.depth=1")
+    assert asked["space"] == {"lr": "0.1..1", "epochs": "2/4"}
+    assert asked["fix"] == {}
+    assert asked["base"] == {"batch_size": 64, "model_options.width": 8, "warmup": 0, "model_options.depth": 1}
 
 
 def test_help_shows_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +373,7 @@ def test_help_takes_half_a_second_at_most() -> None:
 
 
 def test_lines_on_the_page_are_commands_that_exist() -> None:
-    page = (ROOT / "docs/commands.md").read_text()
+    page = (ROOT / "docs/commands.md").read_text().replace("\\\n", "")
     lines = re.findall(r"^(?:torchrun .* )?steppe (.+)$", page, flags=re.MULTILINE)
     lines += re.findall(r"`steppe (train [^`]+)`", page)
     examples = [line.removeprefix("steppe ") for name in EVERY for line in load_command(name).examples]

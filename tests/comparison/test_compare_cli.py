@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,28 @@ def test_a_change_after_a_look_is_asked_about_and_said(capsys: pytest.CaptureFix
     assert any("asam came after a look" in text for text in third["caveats"])
 
 
+def test_where_data_lie_and_how_it_computes_are_not_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    first = answer(capsys, *QUICK, "--yes", "--out", "c")
+    whole = Path("c", NAME).read_bytes().splitlines(keepends=True)
+    trials = trials_of(Path("c", NAME))
+    Path("c", NAME).write_bytes(b"".join(whole[:6]))
+    again = answer(capsys, *QUICK, "--yes", "--out", "c", "--data-root", "other", "--base", "threads=2,device=cpu")
+    assert again["sentences"] == first["sentences"]
+    assert [c.start["where"] for c in Record(Path("c", NAME)).comparisons] == [
+        {"data_root": "other", "threads": 2, "device": "cpu"}
+    ]
+    assert trials_of(Path("c", NAME)).keys() == trials.keys()
+    assert 'data_root: "other"' in again["yaml"]
+    shutil.rmtree("c/runs")
+    Path("c", NAME).write_bytes(b"".join(whole[:6]))
+    assert answer(capsys, "compare", "resume", "c", "--data-root", "third")["sentences"] == first["sentences"]
+    current = Record(Path("c", NAME)).current
+    assert current is not None
+    assert current.start["where"] == {"data_root": "third", "threads": 1}
+    run = next(Path("c/runs").glob("*/run.yaml"))
+    assert yaml.safe_load(run.read_text())["config"]["data_root"] == "third"
+
+
 def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = {"data": "mycode:splits", "model": "mycode:net", "methods": ["none", "sam"], "engine": "serial"}
     values |= {"tuning": 2, "trials": 4, "worth": 20, "base": {"batch_size": 50, "model_options": {"width": 3}}}
@@ -166,7 +189,8 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["trials"] == 4
     assert found["test_rows"] == 100
     assert found["space"]["epochs"] == "2 or 4"
-    assert re.fullmatch(r"npz:comparisons/mine/data-\w{8}\.npz", found["task"]["data"])
+    assert re.fullmatch(r"mycode:splits@\w{8}", found["task"]["data"])
+    assert re.search(r'^data: "npz:comparisons/mine/data-\w{8}\.npz"$', found["yaml"], re.M)
     before = sorted(here.rglob("*.npz"))
     assert answer(capsys, "compare", "mine.yaml", "--dry-run", "--out", "dry")["rows"]["test"] == 100
     assert sorted(here.rglob("*.npz")) == before
@@ -174,11 +198,28 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     error = said(capsys, "compare", "resume", "comparisons/mine", code=1)
     assert "names the model 'mycode:net', which is code outside steppe" in error
     assert answer(capsys, "compare", "resume", "comparisons/mine", "--trust")["sentences"] == found["sentences"]
+    Path("comparisons/mine").rename("elsewhere")  # with its rows
+    whole, size = Path("elsewhere", NAME).read_bytes(), len(found["sentences"])
+    Path("elsewhere", NAME).write_bytes(b"".join(whole.splitlines(keepends=True)[:-2]))
+    again = answer(capsys, "compare", "resume", "elsewhere", "--trust")
+    assert again["sentences"][:size] == found["sentences"]
     for key, near in (("method", "methods"), ("worht", "worth"), ("yes", "")):
         Path("bad.yaml").write_text(yaml.safe_dump(values | {key: 1}))
         error = said(capsys, "compare", "bad.yaml", "--yes", code=2)
         assert f"there is no option {key!r}" in error
         assert near in error
+
+
+def test_options_are_changes_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """A comparison of the file with one other setting: nothing else of it is lost."""
+    values = {"data": "digits", "base": {"label_noise": 0.4, "batch_size": 64}, "fix": {"epochs": 2}}
+    Path("c.yaml").write_text(yaml.safe_dump(values | {"space": {"lr": "0.01..1", "weight_decay": "0..0.1"}}))
+    whole = ["compare", "c.yaml", "--dry-run", "--base", "label_smoothing=0.1,batch_size=", "--fix", "lr=0.1"]
+    found = answer(capsys, *whole, "--space", "sam.rho=0.1..1")
+    assert found["task"]["label_noise"] == 0.4
+    assert found["task"]["label_smoothing"] == 0.1
+    assert "batch_size" not in found["task"]
+    assert found["space"] == {"lr": "0.1", "weight_decay": "0 to 0.1", "epochs": "2", "sam.rho": "0.1 to 1 (log)"}
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -196,6 +237,8 @@ def test_a_train_function_of_ones_own(workers: str, capsys: pytest.CaptureFixtur
 
 WRONG = [  # words, and what is said
     (["--fix", "epochs=2,lrr=0.1"], "there is no setting 'lrr'. Did you mean 'lr'"),
+    (["--base", "data_root=x"], "data_root cannot be given here: give `data_root` beside `base`"),
+    (["--base", "model=cnn"], "model cannot be given in base: give `model` beside it"),
     (["--base", "seed=3"], "seed cannot be given here: every trial has a seed of its own"),
     (["--base", "validation=0"], "there are no validation rows, and validation selects among trials"),
     (["--data", "sparse-regression", "--model", "mlp"], "a comparison counts rows that are classified correctly"),
@@ -203,6 +246,8 @@ WRONG = [  # words, and what is said
     (["--methods", "none"], "a comparison has two methods or more"),
     (["--methods", "none,smas"], "there is no method 'smas'"),
     (["--fix", "asam.rho=1"], "which is not compared"),
+    (["--fix", "rho=1", "--space", "sam.rho=0.1..1"], "rho is fixed, and sam.rho is in the space: keep one"),
+    (["--base", "lr=1"], "lr is in base and in space: keep one of them"),
     (["--space", "lr=1..0.1"], "goes from a number to a larger one"),
     (["--space", "lr=a..b"], "'a..b' is no law of a setting: write LOW..HIGH"),
     (["--space", "lr"], "a mapping"),
@@ -243,6 +288,31 @@ def test_a_method_that_diverges_in_all_trials_loses_nothing(capsys: pytest.Captu
     assert found["recommended"] is None
     assert [row["failed"] for row in found["rows"]] == [4, 4]
     assert not Path("c/recommended.yaml").exists()
+
+
+def test_a_run_that_diverges_counts_as_a_constant_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    """The most frequent training class, on every row; its own labels decide which that is."""
+    random = np.random.default_rng(0)
+    parts: dict[str, Any] = {}
+    for name, n, share in (("train", 60, 0.4), ("val", 40, 0.3), ("test", 50, 0.2)):
+        parts |= {f"x_{name}": random.random((n, 3)), f"y_{name}": (np.arange(n) >= share * n).astype(int)}
+    np.savez("rows.npz", **parts)
+    words = [
+        w if w not in ("lr=0.01..1", "spirals") else {"spirals": "npz:rows.npz"}.get(w, "lr=1e-3..1e30") for w in QUICK
+    ]
+    base = words.index("--base") + 1
+    words[base] = "batch_size=20,model_options.width=8"
+    found = answer(capsys, *words, "--yes", "--out", "c", "--seed", "1")
+    current = Record(Path("c", NAME)).current
+    assert current is not None
+    failed = [done for (kind, *_), done in current.done.items() if kind == "trial" and done.failed]
+    assert failed
+    for done in failed:
+        assert done.validation_error == pytest.approx(0.3)
+        assert (~done.rows).tolist() == [True] * 10 + [False] * 40
+    method = next(row["method"] for row in found["rows"] if row["failed"])
+    assert any(f"{method}: " in text and "trials failed, and count as a constant prediction" in text
+               for text in found["caveats"])  # fmt: skip
 
 
 def test_equal_seconds_divide_epochs_by_measured_times(capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,9 +361,9 @@ def test_halving_stops_later_trials_and_ranks_them_behind(capsys: pytest.Capture
         assert max(ranks[[not one.stopped and r < 1 for one, r in zip(done, ranks, strict=True)]]) < 1
         assert all(r > 1 for one, r in zip(done, ranks, strict=True) if one.stopped)
     assert any("trials stopped after a third of their epochs" in text for text in found["caveats"])
-    assert "halving" in said(
-        capsys, "compare", "--train", "mycode:train", "--halving", "--fix", "epochs=1", "--yes", code=2
-    )
+    words = ["compare", "--train", "mycode:train", "--halving", "--fix", "epochs=3", "--yes"]
+    error = said(capsys, *words, code=1)
+    assert "trial 0 of none reported nothing from epoch 1 on: call trial.report(validation_error, epoch)" in error
 
 
 def started(*words: str) -> subprocess.Popen[bytes]:

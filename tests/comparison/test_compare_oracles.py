@@ -119,6 +119,43 @@ def test_the_variance_of_rows_is_that_of_resampled_rows() -> None:
     assert np.var(values) == pytest.approx(found.rows, rel=0.1)
 
 
+def rows_of(random: np.random.Generator, n: int) -> tuple[Outcomes, Outcomes]:
+    """Two methods with the same hard rows, and 120 rows that only one of them finds harder."""
+    hard = np.random.default_rng(5).beta(0.3, 2.0, 600)
+    other = np.where(np.arange(600) < 120, np.clip(3 * hard, 0, 1), hard)
+    rows = [random.random((n, 600)) < chance for chance in (hard, other)]
+    one, two = (Outcomes.of(random.random(n), r) for r in rows)
+    return one, two
+
+
+def test_the_part_of_the_rows_that_lasts_is_the_one_of_very_many_trials() -> None:
+    """From 16 trials each, on average: the variance of the rows of 2000 trials, and in between of 48."""
+    random = np.random.default_rng(6)
+    few = [estimate(*rows_of(random, 16), 8) for _ in range(300)]
+    for n, count, rel in ((48, 100, 0.12), (2000, 2, 0.06)):  # the best of 8 of 16 is fewer trials than a third of 48
+        many = np.mean([estimate(*rows_of(random, n), 8).rows for _ in range(count)])
+        assert np.mean([d.at(n).rows for d in few]) == pytest.approx(many, rel=rel)
+        assert np.mean([d.rows for d in few]) > 1.5 * many  # what each of the 16 adds is not of the rows
+    assert few[0].at(10**9).stderr == pytest.approx(sqrt(few[0].lasting), rel=1e-3)
+
+
+def test_the_part_of_the_rows_that_lasts_is_that_of_pairs_of_trials() -> None:
+    """By its definition: covariances over rows of all pairs of different trials, by the weights of the pairs."""
+    one, two = rows_of(np.random.default_rng(7), 9)
+    u, v = weights(one.validation, 4), weights(two.validation, 4)
+    covariance = np.cov(np.vstack([one.rows, two.rows]).astype(float))
+    pairs = [(i, k) for i in range(9) for k in range(9) if i != k]
+
+    def mean(a: np.ndarray, b: np.ndarray, part: np.ndarray) -> float:
+        return float(np.average([part[i, k] for i, k in pairs], weights=[a[i] * b[k] for i, k in pairs]))
+
+    within = mean(u, u, covariance[:9, :9]) + mean(v, v, covariance[9:, 9:])
+    between = mean(u, v, covariance[:9, 9:])
+    assert estimate(one, two, 4).lasting == pytest.approx((within - 2 * between) / 600)
+    same = estimate(one, one, 4)
+    assert (same.lasting, same.rows) == (0, 0)
+
+
 def test_the_variance_of_points_is_that_of_new_comparisons() -> None:
     """The jackknife's mean against the spread of the estimate over independent comparisons."""
     random = np.random.default_rng(4)

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pages import browser, wait_until
 
 from steppe.cli import main
 from steppe.cli.output import Output
 from steppe.comparison.design import Design
+from steppe.comparison.page import write
 from steppe.comparison.result import Result, result_of
 from steppe.comparison.store import NAME, Comparison, Record
 
@@ -64,7 +66,7 @@ def test_a_record_took_as_long_as_the_page_says(name: str) -> None:
 
 def test_the_numbers_of_the_text_are_those_of_the_record(digits: Comparison) -> None:
     result = result_of(digits)
-    errors = [f"{row.half:.1f}" for row in result.rows]
+    errors = [f"{row.curve[-1][1]:.1f}" for row in result.rows]
     assert f"with {len(result.rows[0].curve)} trials of tuning instead of 8 the three errors are {errors[0]}, " in PAGE
     assert f"{errors[0]}, {errors[1]} and {errors[2]} %" in PAGE
     assert f"The runs took {result.seconds / 60:.0f} minutes in all, two at a time" in PAGE
@@ -85,9 +87,7 @@ def test_the_record_is_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("steppe.cli.compare._run", no_run)
-    for name in ("_checked", "_probed"):  # they need the data
-        monkeypatch.setattr(f"steppe.cli.compare.{name}", lambda *_: {})
-    monkeypatch.setattr("steppe.cli.compare.plan_of", lambda *_: Output({}, []))
+    monkeypatch.setattr("steppe.cli.compare._plan", lambda design, *_: (design, Output({}, [])))  # it needs the data
     monkeypatch.chdir(ROOT)
     assert main(["compare", str(file.relative_to(ROOT)), "--yes"]) == 130
     current = Record(file.with_suffix("") / NAME).current
@@ -102,3 +102,17 @@ def test_every_file_names_its_command_and_its_folder(file: Path) -> None:
     assert yaml.safe_load(text)["out"] == f"docs/comparisons/{file.stem}"
     record = file.with_suffix("") / NAME
     assert record.exists() == (f"steppe compare docs/comparisons/{file.name} --yes" in PAGE)  # sections have records
+
+
+def test_its_panels_and_its_table_fit_a_phone(digits: Comparison, tmp_path: Path) -> None:
+    place = write(result_of(digits), tmp_path / "page.html")
+    with browser() as opened:
+        for width, panels in ((390, 1), (1280, 3)):
+            page = opened.new_page(viewport={"width": width, "height": 800})
+            page.goto(f"file://{place}")
+            wait_until(page, "document.documentElement.dataset.ready === 'yes'")
+            axes = "['xaxis', 'xaxis2', 'xaxis3'].map((x) => document.getElementById('figure').layout[x].domain[0])"
+            assert len(set(page.evaluate(axes))) == panels  # side by side
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            inside = "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
+            assert page.evaluate(inside)

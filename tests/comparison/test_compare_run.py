@@ -441,6 +441,43 @@ def test_when_the_target_is_reached_is_that_of_all_tunings():
     assert len(result.figure().data) >= 8
 
 
+def in_epochs(trial, obedient=True):
+    """A world whose errors fall from epoch to epoch, to those of `rows`."""
+    validation, test = rows(trial)
+    for epoch in range(1, trial.epochs + 1):
+        trial.report(1 - validation.mean() + 0.3 * (1 - epoch / trial.epochs), epoch)
+        if obedient and trial.should_prune():
+            flip = np.arange(len(test)) % 2 == 0  # of a model that is not finished
+            return validation & flip[: len(validation)], test & flip
+    return validation, test
+
+
+def test_halving_of_ones_own_function(tmp_path):
+    more = {"halving": True, "trials": 24, "worth": 0.01, "once": True}
+    whole = compared(in_epochs, out=tmp_path / "whole", **more)
+    current = Record(tmp_path / "whole" / NAME).current
+    for row in whole.rows:
+        done = [current.done["trial", row.method, i, 0] for i in range(24)]
+        assert [one.stopped for one in done] == [i >= 8 and one.rung > current.limit(row.method)
+                                                 for i, one in enumerate(done)]  # fmt: skip
+        assert row.stopped == sum(one.stopped for one in done) > 4
+        ranks = current.outcomes(row.method).validation
+        assert all((rank > 1) >= one.stopped for rank, one in zip(ranks, done, strict=True))
+    # a trial that goes on although it should stop ranks behind the others all the same
+    disobedient = compared(lambda trial: in_epochs(trial, obedient=False), out=tmp_path / "other", **more)
+    assert [row.stopped for row in disobedient.rows] == [0, 0]
+    other = Record(tmp_path / "other" / NAME).current
+    for method in ("none", "sam"):
+        assert other.outcomes(method).validation.tolist() == current.outcomes(method).validation.tolist()
+    lines = (tmp_path / "whole" / NAME).read_text().splitlines()
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / NAME).write_text("\n".join([*lines[:30], ""]))  # killed among the later trials
+    again = compared(in_epochs, out=tmp_path / "part", **more)
+    assert again.sentences == whole.sentences
+    with pytest.raises(ValueError, match=r"trial 0 of none reported nothing from epoch 4 on: call trial\.report"):
+        compared(rows, **more)
+
+
 def test_points_from_elsewhere_are_described():
     seen = []
 

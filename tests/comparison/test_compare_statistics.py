@@ -25,7 +25,7 @@ from steppe.comparison.statistics import (
     weights_without,
 )
 from steppe.core.floor import row_floor
-from steppe.core.laws import Choice, LogUniform, Uniform, as_plain, law_in, law_of, point
+from steppe.core.laws import Choice, Integers, LogUniform, Uniform, as_plain, law_in, law_of, point
 
 
 def best_of_all_subsets(validation, test, tuning):
@@ -208,12 +208,14 @@ def test_rows_that_cannot_show_it_stop_the_comparison():
 
 
 def test_detectable_differences_and_trials_are_inverse():
-    d = Estimated(0.0, 0.0015**2, 0.0005**2, 16, 8)
+    d = Estimated(0.0, 0.0015**2, 0.0005**2, 0.0005**2, 16, 8)
     q = t.isf(0.025, 12 * (1 + 1 / 3) ** 2) + t.isf(0.2, 12 * (1 + 1 / 3) ** 2)
     assert detectable(d, 48, 0.05) == pytest.approx(q * sqrt(0.0015**2 / 3 + 0.0005**2))
     n = trials_for(d, 0.004, 0.05)
-    assert detectable(d, n, 0.05) <= 0.004 < detectable(d, n / 1.06, 0.05)
-    assert trials_for(Estimated(0.0, 0.0015**2, 0.005**2, 16, 8), 0.004, 0.05) == inf
+    assert detectable(d, n, 0.05) <= 0.004 < detectable(d, int(n / 1.06), 0.05)
+    assert trials_for(Estimated(0.0, 0.0015**2, 0.005**2, 0.005**2, 16, 8), 0.004, 0.05) == inf
+    # rows that differ between trials do not stand in the way
+    assert trials_for(Estimated(0.0, 0.0015**2, 0.005**2, 0.0, 16, 8), 0.004, 0.05) < inf
 
 
 def test_the_floor_of_the_rows_is_the_papers_number():
@@ -235,7 +237,8 @@ def test_laws():
     assert LogUniform(1e-3, 1).at(1 / 3) == pytest.approx(1e-2)
     assert Uniform(1, 3).at(0.25) == 1.5
     assert [Choice(1, 2, 3).at(u) for u in (0, 0.34, 0.999, 1.0)] == [1, 2, 3, 3]
-    for law in (LogUniform(1e-3, 1), Uniform(0, 1), Choice(1, 2), Choice("a")):
+    assert [Integers(2, 4).at(u) for u in (0, 0.33, 0.34, 0.67, 1.0)] == [2, 2, 3, 4, 4]
+    for law in (LogUniform(1e-3, 1), Uniform(0, 1), Integers(1, 8), Choice(1, 2), Choice("a"), Choice([["crop"]])):
         assert law_of(as_plain(law)) == law
     written = {"1e-3..1": LogUniform(1e-3, 1), "0..0.9": Uniform(0, 0.9), "10/a": Choice(10, "a"), "cosine": "cosine"}
     assert {text: law_in(text) for text in written} == written
@@ -246,6 +249,8 @@ def test_laws():
         LogUniform(0, 1)
     with pytest.raises(ValueError, match="from a number to a larger one"):
         Uniform(2, 1)
+    with pytest.raises(ValueError, match="from one whole number to another"):
+        Integers(1, 2.5)
     with pytest.raises(ValueError, match="no law of a setting"):
         law_of([0, 1])
 

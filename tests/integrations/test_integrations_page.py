@@ -6,15 +6,18 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+CONSTRUCTORS = "integrations/test_integrations_constructors.py"
 FILES = {
     "Transformers": [
         "integrations/test_integrations_transformers.py",
         "integrations/test_integrations_trl.py",
         "data/test_tokens.py",
+        CONSTRUCTORS,
     ],
     "Lightning, Fabric": [
         "integrations/test_integrations_lightning.py",
         "integrations/test_integrations_lightning_more.py",
+        CONSTRUCTORS,
     ],
     "Accelerate": ["integrations/test_integrations_accelerate.py"],
 }
@@ -40,6 +43,6 @@ def test_every_test_of_the_table_exists_and_none_is_left_out() -> None:
         there = names_in(*FILES[library], *ON_TWO_WORKERS)
         assert named[library] <= there, named[library] - there
     everywhere = set.union(*named.values())
-    files = [file for one in FILES.values() for file in one if file != "data/test_tokens.py"]
+    files = [file for one in FILES.values() for file in one if file not in ("data/test_tokens.py", CONSTRUCTORS)]
     unnamed = names_in(*files, *ON_TWO_WORKERS) - everywhere
     assert unnamed == {"test_a_training_step_of_a_parent_class_is_enough"}, unnamed  # about classes of Python

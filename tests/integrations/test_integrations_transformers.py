@@ -157,6 +157,20 @@ def test_optimizers_may_hold_the_engine(tmp_path: Path) -> None:
     assert distance(one, other) < 1e-12
 
 
+def test_a_second_call_of_train_keeps_the_optimizer(tmp_path: Path) -> None:
+    model, expected, data = bert(), bert(), Rows(2 * BATCH)
+    made = trainer(model, data, tmp_path)
+    made.train()
+    engine = made.optimizer.optimizer
+    made.train()
+    assert made.optimizer.optimizer is engine
+    base = torch.optim.SGD(expected.parameters(), lr=LR, momentum=MOMENTUM)
+    for _ in range(2):
+        by_hand(expected, data, 1, 0.0, base=base)
+    assert distance(bert(), model) > 0.01
+    assert distance(expected, model) < 1e-12
+
+
 def test_what_does_not_fit_is_one_error(tmp_path: Path) -> None:
     data = Rows(BATCH)
     with pytest.raises(TypeError, match="the optimizer is SGD, not a SharpnessAware"):

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from steppe.measures import Estimate, Measure, Objective, measure
 from steppe.measures.curvature.operator import Curvature
 from steppe.measures.estimate import exact
-from steppe.measures.precision import Precision, computing_in
+from steppe.measures.session import Precision, computing_in
 
 new = pytest.mark.skipif(not hasattr(torch._C, "_set_fp32_precision_setter"), reason="torch 2.9 and later")
 KEYS = [("generic", "all"), *((b, op) for b in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn"))]
@@ -138,7 +138,7 @@ def test_whatever_a_user_has_set_holds_again_afterwards(made: list[tuple[Any, ..
 @pytest.mark.parametrize("old", ["highest", "high", "medium"])
 def test_the_old_settings_alone(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in versions before 2.9, which have no others."""
-    from steppe.measures import precision as switches
+    from steppe.measures import session as switches
 
     monkeypatch.setattr(switches, "_SET", None)
     for cudnn in (True, False):

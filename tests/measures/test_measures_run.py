@@ -569,7 +569,7 @@ def test_the_table_has_a_row_for_every_name() -> None:
     assert re.search(r"\d\.\d\d s\s*$", long)
     assert bad.split() == ["bad", "none", "no", "such", "cut"]
     total = " ".join(" ".join(rest).split())
-    assert total.startswith("In all 22 passes over the rows, ")
+    assert total.startswith("Total cost: 22 passes, ")
     assert "counted once" in total
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
 import signal
 import subprocess
 import sys
@@ -289,6 +290,31 @@ def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> Non
     lines = case.lines()
     learning = [i for i in ends(lines) if lines[i][0].endswith(("forward_state.py", "interrupts.py"))]
     case.interrupt(sorted({*learning, *range(0, len(lines), 101)}))
+
+
+@pytest.mark.parametrize("warm", [0, WARM])
+def test_what_an_interrupt_leaves_open_is_collected_without_a_trace(warm: int) -> None:
+    """A traceback keeps the blocks that Ctrl-C has left open; their end must not reach code that runs much later."""
+    case = Case("sam", "closure", warm=warm)
+    lines = case.lines()
+    blocks = [i for i in ends(lines) if lines[i][0] in (grad_mode.__file__, contextlib.__file__)]
+    assert blocks
+    gc.collect()
+    gc.freeze()
+    try:
+        for i in blocks:
+            case.reset()
+            case.at_the_start()
+            held = [Lines(i)]
+            held[0].interrupt(case.step)
+            with torch.no_grad():
+                held.clear()
+                while gc.collect():
+                    pass
+                assert not torch.is_grad_enabled(), lines[i]
+            assert torch.is_grad_enabled(), lines[i]
+    finally:
+        gc.unfreeze()
 
 
 def test_in_the_first_step_after_the_model_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:

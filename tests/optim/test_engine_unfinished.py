@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,14 @@ from torch.nn import functional as F
 import steppe
 
 
-def left(run: Run, number: int) -> Any:
-    """The iterator of a loop that raised at its last probe."""
+def left(run: Run, number: int, at: int | None = None) -> Any:
+    """The iterator of a loop that was left at a probe, by default the last one."""
+    at = run.case.passes(number) if at is None else at
     passes = run.opt.passes(**run.extras(number))
     run.seen = []
-    for i in range(run.case.passes(number)):
+    for i in range(at):
         pass_ = next(passes)
-        if i + 1 < run.case.passes(number):
+        if i + 1 < at:
             pass_.backward(run.loss(pass_, number))
     return passes
 
@@ -41,6 +43,79 @@ def test_a_state_dict_of_the_model_is_that_of_the_weights(entry: Entry) -> None:
     for each in (run, twin):
         each.step(1)
     same(run.everything(), twin.everything())
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "plain": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("thread", [False, True], ids=["here", "thread"])
+@obeying(only=lambda e: e.passes(1) > 1)
+def test_a_loop_that_is_collected_touches_no_other_code(entry: Entry, other: str, thread: bool) -> None:
+    """Its weights and buffers return; grad mode and random numbers are those of the code that happens to run."""
+    run, twin = Run(entry), Run(entry)
+    for each in (run, twin):
+        each.step(0)
+    before = twin.everything()
+    gc.collect()
+    cycle: list[Any] = [left(run, 1, at=2)]
+    cycle.append(cycle)
+    torch.set_grad_enabled(True)  # a pass without a gradient has switched them off
+    tensors = [[*each.model.parameters(), *each.model.buffers()] for each in (run, twin)]
+    assert not all(map(torch.equal, *tensors))
+    after: list[Any] = []
+
+    def collect() -> None:
+        with OTHERS[other]():
+            after.append(state())
+            gc.collect()
+            after.append(state())
+
+    def state() -> tuple[Any, ...]:
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        return *modes, torch.get_rng_state().tolist()
+
+    torch.default_generator.manual_seed(77)
+    del cycle
+    (in_a_thread if thread else lambda work: work())(collect)
+    assert after[0] == after[1]
+    assert torch.is_grad_enabled()
+    same(run.everything(), before)
+    for each in (run, twin):
+        each.step(1)
+    same(run.everything(), twin.everything())
+
+
+@obeying(only=lambda e: e.passes(1) > 1)
+def test_a_loop_that_another_thread_closes_touches_none_of_its_state(entry: Entry) -> None:
+    run = Run(entry)
+    run.step(0)
+    before = run.everything()
+    passes, enabled = left(run, 1, at=2), []
+
+    def close() -> None:
+        with torch.no_grad():
+            passes.close()
+            enabled.append(torch.is_grad_enabled())
+
+    noise = torch.get_rng_state()
+    in_a_thread(close)
+    torch.set_grad_enabled(True)
+    assert enabled == [False]
+    assert torch.equal(noise, torch.get_rng_state())
+    same(run.everything(), before)
 
 
 class Wrapper(nn.Module):

@@ -90,7 +90,7 @@ def test_foreach_is_called_in_one_module() -> None:
 def test_no_step_waits_for_the_device(word: str) -> None:
     """What is read on the host is made on the host: such tensors are named below, with nothing else."""
     # draws of a CPU generator; which rows of a mask are set; the Lanczos basis, which no step has
-    on_the_host = {".tolist()": {"esam.py"}, ".cpu()": {"rows.py", "basis.py"}}
+    on_the_host = {".tolist()": {"esam.py", "basis.py"}, ".cpu()": {"rows.py", "basis.py"}}
     files = [f for folder in ("core", "methods", "optim") for f in (ROOT / folder).glob("*.py")]
     waiting = {f.name for f in files if word in f.read_text()}
     assert waiting <= on_the_host.get(word, set())

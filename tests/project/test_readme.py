@@ -23,6 +23,7 @@ import outputs  # noqa: E402
 import tables  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
+INDEX = (ROOT / "docs/index.md").read_text()
 COMPARE = (ROOT / "docs/compare.md").read_text()
 METHODS_PAGE = (ROOT / "docs/methods.md").read_text()
 MEASURES_PAGE = (ROOT / "docs/measures.md").read_text()
@@ -44,21 +45,20 @@ def test_the_snippet_trains() -> None:
     exec(compile(snippet, "README.md", "exec"), names)
     assert isinstance(names["opt"], steppe.SharpnessAware)
     assert names["opt"].param_groups[0]["steppe.step"] == 100
-    assert names["loss"].item() < 0.2  # type: ignore[attr-defined]  # it started near log 2
+    loss = nn.functional.cross_entropy(names["model"](names["x"]), names["y"])  # type: ignore[operator, arg-type]
+    assert loss < 0.2  # it started near log 2
 
 
-@pytest.mark.parametrize("page", [p for p in outputs.PAGES if outputs.MARK in (ROOT / p).read_text()])
-def test_outputs_are_those_of_the_snippets(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.sampled(len(outputs.PAGES))
+@pytest.mark.parametrize("page", outputs.PAGES, ids=lambda page: page.name)
+def test_outputs_are_those_of_the_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python docs/outputs.py` writes them again."""
-    monkeypatch.setenv("COLUMNS", outputs.COLUMNS)
-    text = (ROOT / page).read_text()
-    found = [
-        [snippet["output"] for snippet in outputs.SNIPPET.finditer(one)] for one in (text, outputs.current(ROOT / page))
-    ]
-    assert any(found[0])
-    for shown, printed in zip(*found, strict=True):
-        assert (shown is None) == (printed is None)
-        assert shown is None or outputs.same(shown, printed), printed
+    if page.name == "guides.md" and torch.__version__ < (2, 7):
+        pytest.skip("it has a model in FSDP2, which does not work on a CPU before torch 2.7")
+    for name, value in outputs.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(steppe.data.DATASETS, "_parts", dict(steppe.data.DATASETS))  # a page registers another
+    assert outputs.current(page) == page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("notebook", outputs.NOTEBOOKS, ids=lambda path: path.stem)
@@ -88,10 +88,17 @@ def test_links_of_notebooks_lead_somewhere() -> None:
         ("trace 4.58 10 plug-in 80 passes 0.01 s", False),
         ("trace 4.58 10 unbiased 50 passes 0.01 s", False),
         ("trace 4.58 10 plug-in 50 passes", False),
+        ("trace ... passes 0.01 s", True),
+        ("... 50 passes 0.01 s", True),
+        ("trace 4.58 ...", True),
+        ("... 4.58 10", False),
+        ("4.58 ...", False),
+        ("trace ... unbiased ... 0.01 s", False),
     ],
 )
 def test_outputs_may_differ_in_times_and_rounding_only(other: str, same: bool) -> None:
-    assert outputs.same("trace 4.58 10 plug-in 50 passes 0.53 s", other) is same
+    """And in what they leave out."""
+    assert outputs.same(other, "trace 4.58 10 plug-in 50 passes 0.53 s") is same
 
 
 def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_comparison() -> None:
@@ -102,11 +109,14 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
     (worse,) = re.findall(
         r"^sam is worse than the plain optimizer at equal passes, (by .+? points \(.+?\))", COMPARE, re.M
     )
-    digits, fashion = undecided
-    assert f"undecided, {digits[0]} points of test error {digits[1]}" in README
-    assert f"undecided, {fashion[0]} points {fashion[1]}" in README
-    assert f"no, worse {worse}" in README
-    assert len(re.findall("^Recommended: none", COMPARE, re.M)) == 3
+    points, low, high = re.match(r"by (\S+) points \((\S+) to (\S+)\)", worse).groups()
+    assert len(undecided) == 2
+    for difference, interval in undecided:
+        assert f"| {difference} {interval} points | undecided |" in README
+        assert f"undecided, {difference} {interval}" in INDEX
+    assert f"| +{points} (+{low} to +{high}) points | SAM is worse |" in README
+    assert f"SAM is worse, +{points} (+{low} to +{high})" in INDEX
+    assert len(re.findall("^Recommended: the plain optimizer", COMPARE, re.M)) == 3
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
         prose = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
         assert len([line for line in prose.splitlines() if line]) <= 12
@@ -123,19 +133,12 @@ def test_python_blocks_of_the_page_on_methods_take_steps() -> None:
         assert took_one_step(names["opt"])
 
 
-def test_python_blocks_of_the_page_on_measures_run() -> None:
-    names: dict[str, object] = {}
-    for block in blocks(MEASURES_PAGE, "python"):
-        exec(compile(block, "docs/measures.md", "exec"), names)
-    assert set(names["results"]) == {"lambda_max", "trace", "frobenius_squared"}
-
-
 def test_python_blocks_of_the_page_on_speed_run(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     names: dict[str, object] = {}
     for block in blocks(SPEED_PAGE, "python"):
         exec(compile(block, "docs/speed.md", "exec"), names)
-    epochs = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()[:10]]
+    epochs = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()[:10]]
     assert epochs[-1] < 0.5 * epochs[0]
     assert names["opt"].param_groups[0]["steppe.step"] == 160
     assert (names["step"].why is None) == torch.cuda.is_available()
@@ -161,8 +164,9 @@ def test_the_page_on_measures_lists_exactly_the_measures() -> None:
 
 
 def test_the_example_has_ten_lines_of_code() -> None:
-    code = [line for line in blocks(README, "python")[0].splitlines() if line and not line.startswith("import ")]
-    assert len(code) <= 11
+    lines = blocks(README, "python")[0].splitlines()
+    code = [line for line in lines if line and not line.startswith(("import ", "from "))]
+    assert len(code) == 10
 
 
 def test_commands_are_targets_of_the_makefile() -> None:

@@ -92,6 +92,14 @@ def test_every_page_is_in_the_menu() -> None:
     assert pages - {DOCS / "index.md"} <= listed
 
 
+def test_code_of_pages_is_not_cut() -> None:
+    """What the site shows of a line; compare.md has the outputs of its records."""
+    pages = [ROOT / "README.md", ROOT / "papers/README.md", *DOCS.glob("*.md"), *DOCS.glob("papers/results.md")]
+    for page in (page for page in pages if page.name != "compare.md"):
+        for block in re.findall(r"^```\w+\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+            assert [line for line in block.splitlines() if len(line) > 88] == [], page
+
+
 def test_every_result_is_in_the_table_of_benchmarks() -> None:
     folder = ROOT / "benchmarks/results"
     links = set(re.findall(r"\]\(([\w.-]+\.md)\)", (folder / "README.md").read_text()))

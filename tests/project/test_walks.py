@@ -93,7 +93,7 @@ def test_step_of_sam_by_a_closure() -> None:
 
 def test_measuring_a_loss() -> None:
     model, x, y = problem()
-    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=21, changes=100)
+    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=19, changes=93)
 
 
 def arguments(settings: dict[str, object]) -> list[str]:
@@ -111,7 +111,7 @@ def fresh(place: Path, words: Callable[[Path], list[str]]) -> Callable[[], None]
 
 
 def test_training_for_an_epoch(tmp_path: Path) -> None:
-    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=70, changes=640)
+    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=66, changes=490)
 
 
 def test_study_of_two_cells_to_the_page(tmp_path: Path) -> None:

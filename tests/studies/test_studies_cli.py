@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -53,7 +52,7 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert (code, err) == (0, "")  # quiet where nobody looks
     assert "within method" in out
     assert "test_error (6 runs; too few for a verdict)" in out
-    assert "6 runs count" in out
+    assert "All 6 runs are included." in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
 
@@ -236,9 +235,11 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
     assert "(12 runs; too few for a verdict)" in " ".join(text.split())
 
 
-def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The address is told on stderr when it can be opened, and Ctrl-C ends it."""
+def test_a_page_follows_a_study_that_another_process_runs(tmp_path: Path) -> None:
+    """Its file is told on stderr when it can be opened, and Ctrl-C ends it."""
+    from steppe._util.files import lock_folder
     from steppe.studies import Store
+    from steppe.studies.run import LOCK
 
     def heed_interrupts() -> None:  # nohup, cron and some CI systems make all that they start ignore SIGINT
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -247,18 +248,21 @@ def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path
     folder.mkdir()
     with Store.open(folder / "study.sqlite"):
         pass
-    command = [sys.executable, "-m", "steppe", "report", "serve", "--out", str(folder), "--port", "0"]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=heed_interrupts
-    ) as process:
+    command = [sys.executable, "-m", "steppe", "report", "serve", "--out", str(folder)]
+    with (
+        lock_folder(folder, LOCK),
+        subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=heed_interrupts
+        ) as process,
+    ):
         try:
             said = process.stderr.readline()
-            address = re.match(r"(http://127\.0\.0\.1:\d+/[\w-]{20,}/) \(Ctrl-C ends it\)", said)
-            assert address, said
-            with urllib.request.urlopen(address[1], timeout=30) as page:
-                assert b"<html" in page.read()
+            page = folder / "report.html"
+            assert said == f"{page} follows the study: open it in a browser (Ctrl-C ends it)\n"
+            assert '"live":10' in page.read_text()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
+            assert '"live":0' in page.read_text()
         finally:
             process.kill()
 

@@ -11,7 +11,8 @@ from scipy import stats
 
 from steppe.studies import Measured, Run, Table
 from steppe.studies.correlate import effects, environments, granulated, tau_a
-from steppe.studies.statistics.by_setting import codes_of, contexts_of, effect, neighbours
+from steppe.studies.statistics.by_setting import contexts_of, effect, neighbours
+from steppe.studies.statistics.design import first_seen
 from steppe.studies.table import Column
 
 # --- pairs that differ in one setting
@@ -40,7 +41,7 @@ def only_in(columns, axis):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_neighbours_are_all_pairs_that_differ_in_one_setting(axis):
     _, _, columns = grid()
-    axes = codes_of(list(columns.values()))
+    axes = [first_seen(map(repr, column)) for column in columns.values()]
     first, second = neighbours(contexts_of(axes, axis), axes[axis])
     assert sorted(zip(first.tolist(), second.tolist(), strict=True)) == only_in(columns, list(columns)[axis])
 

@@ -24,7 +24,7 @@ from steppe.studies.statistics.findings import Findings
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INDEX = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-PAGE = (ROOT / "docs/studies.md").read_text(encoding="utf-8").split("\n## The digits study\n")[1]
+PAGE = (ROOT / "docs/digits.md").read_text(encoding="utf-8")
 CHOOSING = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
 FLAT = "adaptive_worst_linf_normalised@0.01"
 STORED: dict[str, Any] = json.loads((ROOT / "docs/demo.json").read_text(encoding="utf-8"))
@@ -100,23 +100,29 @@ def test_readme_the_first_page_and_choosing_quote_the_stored_result_and_its_repe
             assert quote in words, quote
 
 
-def test_the_page_on_studies_has_every_number(demo: ModuleType) -> None:
+def test_the_page_has_every_number(demo: ModuleType) -> None:
     lines = [line for line in demo.quoted(STORED) if line]
     assert len(lines) > 10
     assert [line for line in PAGE.splitlines() if line.startswith("|")] == lines
     assert STORED["made"].split(",")[0] in PAGE
     same = [row for row in repeated_rows() if row[-1] == "yes"]
-    assert f"{len(same)} of {len(repeated_rows())} verdicts are the same" in " ".join(PAGE.split())
+    words = " ".join(PAGE.split())
+    assert f"{len(same)} of {len(repeated_rows())} verdicts are the same" in words
+    assert f"trains {STORED['planned']} small networks" in words
+    [sam] = stored("comparisons", target="test_error", contender="SAM")
+    assert f"{100 * sam['mean']:.1f} against {100 * sam['reference_mean']:.1f} % test error" in words
+    steps = digits().base["batch_size"]  # 600 rows, of which each epoch takes as many batches
+    assert f"the best of the plain trials stops after {sam['reference_passes'] * steps / 600:.0f} epochs" in words
 
 
-def test_the_page_on_studies_counts_verdicts_as_the_repetitions_do() -> None:
+def test_the_page_counts_verdicts_as_the_repetitions_do() -> None:
     words = " ".join(PAGE.split())
     others = verdicts_of("SAM", "method")[1:]
     better, open_ = (WORDS[others.count(verdict)] for verdict in ("better", "cannot tell"))
-    assert f'"better" in {better} of {WORDS[len(others)]} repetitions and "cannot tell" in {open_};' in words
+    assert f'"better" in {better} of {WORDS[len(others)]} repetitions and "cannot tell" in {open_}.' in words
     twice = verdicts_of("SAM for twice the passes", "method")
     assert (twice.count("better"), twice.count("worse")) == (1, 1)
-    assert "SAM with twice the passes is once better and once worse" in words
+    assert "SAM with twice the passes is better once and worse once" in words
     assert set(verdicts_of(FLAT, "strong")) == {"predicts"}
     opposite = WORDS[verdicts_of("fisher_trace", "weak").count("predicts the opposite")]
     assert f"by `fisher_trace` has a higher test error in {opposite} repetitions" in words

@@ -182,7 +182,7 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
     expected = kendalltau(sharp[2:], wrong[2:])
     assert one.tau == pytest.approx(expected.statistic)
     assert one.p == pytest.approx(expected.pvalue, abs=0.02)
-    assert "10 runs count (12 planned; finished runs with train_error <= 0.1 count)" in found.words[0]
+    assert "10 of 12 planned runs are included: those that are finished and have train_error <= 0.1." in found.words[0]
     assert expected.pvalue > 0.1
     assert one.verdict == "cannot tell"
     assert "10 runs of 1 configuration cannot tell whether sharpness predicts test_error" in found.words[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from math import floor, isfinite, isnan, log10
 from typing import TYPE_CHECKING, Any
@@ -74,3 +75,19 @@ def compared(value: DataclassInstance) -> tuple[Any, ...]:
     """
     values = (getattr(value, f.name) for f in fields(value) if f.compare)
     return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)
+
+
+def span(numbers: Sequence[int]) -> str:
+    """The lowest and the highest of whole numbers, "2 to 5"; one number where all are alike, and 0 without any."""
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def read_plain(text: str) -> int | float | str:
+    """A text as a number where it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -69,14 +69,14 @@ def embedded(data: Any) -> str:
     return text
 
 
-def policy(scripts: list[str], *, live: bool = False) -> str:
-    """The Content-Security-Policy: only these scripts run, and only a live page may send requests, to its own server.
+def policy(scripts: list[str]) -> str:
+    """The Content-Security-Policy: only these scripts run, and no requests are sent.
 
     Plotly sets styles on elements, so styles cannot be listed one by one.
     """
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     parts = ["default-src 'none'", f"script-src {hashes}", "style-src 'unsafe-inline'", "img-src data: blob:"]
-    parts += ["base-uri 'none'", "form-action 'none'", *(["connect-src 'self'"] if live else [])]
+    parts += ["base-uri 'none'", "form-action 'none'"]
     return "; ".join(parts)
 
 

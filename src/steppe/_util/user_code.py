@@ -48,9 +48,9 @@ def check_trusted(file: Path, model: object, named: str | None, trust: bool) -> 
     if is_factory(model) and model != named and not trust:
         name = repr(str(model))
         raise ValueError(
-            f"{file} names the model {name}, which is code outside steppe: it was not imported, because whoever made "
-            f"this folder chose it. If you know this code, name it too: --model {name}, `model` in a study's base, in "
-            f"Python model={name}. If you trust the folder with any code: --trust, in Python trust=True"
+            f"{file} names the model {name}, which is code outside steppe, and was not imported. If you know "
+            f"this code, name it, too: --model {name}, `model` in a study's base, or model={name} in Python. If you "
+            "trust the folder with any code: --trust, or trust=True in Python"
         )
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..comparison.design import Design
     from ..comparison.result import Result
     from ..comparison.run import Execute
-    from ..comparison.runs import Probe
     from ..comparison.store import Comparison
+    from ..studies.engines.engine import Engine
     from ..training.stopping import StopRequest
 
 PAGE, YAML = "report.html", "recommended.yaml"
@@ -47,11 +47,16 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
 
     folder = Path(how.out) if how.out is not None else _folder(what)
     with TemporaryDirectory() as spare, usage_errors():  # a dry run writes nothing that stays
-        budget = seconds(effort.budget)
-        design = _design(what, effort, space, how, Path(spare) if how.dry_run else folder)
+        design, where = _design(what, effort, space, how, Path(spare) if how.dry_run else folder)
+        start: dict[str, Any] = {"budget": seconds(effort.budget), "measures": how.measures, "where": where}
+        start |= {name: getattr(how, name) for name in ("workers", "engine", "address")}
+        if space.axis == "seconds" and (what.train is not None or _workers(design, start) > 1):
+            raise ValueError(
+                "equal seconds need runs that have the device to themselves, on the data and model of a command: add "
+                "--workers 1, or compare at equal passes"
+            )
         if how.dry_run:
-            return _dry(design, how, folder, budget)
-    asked = {"budget": budget, "workers": how.workers, "engine": how.engine, "address": how.address}
+            return _plan(design, start, folder)[1]
     record = Record(folder / NAME)
     goes_on = record.current is not None and record.current.done and not _changed(record, design)
     if not (how.yes or goes_on or sys.stdin.isatty()):
@@ -59,24 +64,30 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
             "this asks before it starts, and there is no terminal to answer: add --yes to start it, or --dry-run to "
             "see what it would take"
         )
-    probed = None
     if not goes_on:
-        with usage_errors(ValueError):
-            rows = _checked(design, how)
-        probed = _probed(design, how)
-        design = _with_costs(design, probed)
-        plan = plan_of(design, rows, probed, budget, _workers(design, how), folder, EXPECTED)
+        design, plan = _plan(design, start, folder)
         if not parsed.values["json"]:
             print_output(replace(plan, data=None), as_json=False)
         if not how.yes and not _agreed():
             return Output({**plan.data, "started": False}, ["nothing was started"])
-    return _run(design, asked | {"measures": how.measures}, folder, how.progress)
+    return _run(design, start, folder, how.progress)
 
 
-def _dry(design: Design, how: How, folder: Path, budget: float | None) -> Output:
-    """What would be run and what it could show."""
-    rows, probed = _checked(design, how), _probed(design, how)
-    return plan_of(_with_costs(design, probed), rows, probed, budget, _workers(design, how), folder, EXPECTED)
+def _plan(design: Design, start: Mapping[str, Any], folder: Path) -> tuple[Design, Output]:
+    """The design with measured costs; what would be run and what it could show."""
+    from ..comparison.runs import check_runs, probe
+
+    rows, probed = dict[str, int](), None
+    if "train" not in design.task and start["engine"] != "ray":  # where others read the rows
+        with usage_errors(ValueError):
+            splits = check_runs(design, start["where"])
+        rows = {name: len(part) for name, part in vars(splits).items() if part is not None}
+        probed = probe(design, start["where"])
+        if design.axis == "seconds":
+            own = probed.epoch[design.reference]
+            design = replace(design, costs={m: round(probed.epoch[m] / own, 3) for m in design.methods})
+        probed = probed.beside(_engine(start).slowdown)
+    return design, plan_of(design, rows, probed, start["budget"], _workers(design, start), folder, EXPECTED)
 
 
 @command("compare status")
@@ -121,6 +132,7 @@ def resume(folder: Folder, again: Again) -> Output:
 
     """
     from .._util.user_code import is_factory
+    from ..comparison.own_data import moved
     from ..comparison.run import seconds
     from ..comparison.store import NAME
 
@@ -132,7 +144,9 @@ def resume(folder: Folder, again: Again) -> Output:
                 f"{place / NAME} names the {name} {task[name]!r}, which is code outside steppe: if you trust it, add "
                 "--trust, or rerun the command that began the comparison"
             )
-    changes = {"budget": seconds(again.budget), "workers": again.workers}
+    where = moved(current.start.get("where", {}), place)
+    where |= {"data_root": again.data_root} if again.data_root is not None else {}
+    changes = {"budget": seconds(again.budget), "workers": again.workers, "where": where}
     start = {**current.start, **{name: value for name, value in changes.items() if value is not None}}
     return _run(current.design, start, place, again.progress)
 
@@ -145,81 +159,65 @@ def _folder(what: What) -> Path:
     return Path("comparisons") / "-".join(n.replace(":", "_").replace("/", "_").strip("._") for n in names)
 
 
-def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) -> Design:
-    """The design that the options describe; raises ValueError for what no trial can use."""
+def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) -> tuple[Design, dict[str, Any]]:
+    """The design that the options describe, and where it runs; raises ValueError for what no trial can use."""
     from .._util.user_code import imported, is_factory
     from ..comparison.design import EPOCHS, Design, divided
-    from ..comparison.runs import VALIDATION, checked_settings, usual_space
+    from ..comparison.runs import OF_MACHINE, VALIDATION, checked_settings, usual_space
     from ..core.laws import law_in
 
     laws = {name: law_in(value) for name, value in space.space.items()}
+    for name in space.base:
+        if name == "model":
+            raise ValueError("model cannot be given in base: give `model` beside it")
+        if name in laws or name in space.fix:
+            raise ValueError(f"{name} is in base and in {'space' if name in laws else 'fix'}: keep one of them")
+    task: dict[str, Any]
+    where: dict[str, Any] = {}
     if what.train is not None:
         imported(what.train, "train function")
         shared, own = divided(what.methods, laws, space.fix)
         if EPOCHS not in shared:
             raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
-        task: Mapping[str, Any] = {"train": what.train}
-        if space.halving:
-            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
+        task = {"train": what.train}
         if space.base:
             raise ValueError("base is for runs of data and model; a train function has settings of its own")
     else:
         usual = usual_space(str({**space.base, **space.fix}.get("optimizer", "sgd")))
         known = {k: v for k, v in usual.items() if k not in space.base}
         shared, own = divided(what.methods, {**known, **laws}, space.fix)
-        kind, place = what.data.partition(":")[0], what.data
-        if is_factory(what.data) and kind not in ("folder", "npz"):
+        base = {"threads": 1, **checked_settings(space.base, shared)}
+        task = {"data": what.data, "model": what.model, **{k: v for k, v in base.items() if k not in OF_MACHINE}}
+        where = {"data_root": how.data_root, **{k: v for k, v in base.items() if k in OF_MACHINE}}
+        if is_factory(what.data) and what.data.partition(":")[0] not in ("folder", "npz"):
             from ..comparison.own_data import saved
 
-            place = saved(what.data, folder)
-        given = {"data": place, "data_root": how.data_root, "model": what.model, "threads": 1, **space.base}
-        if "validation" not in {**given, **shared} and how.engine != "ray":
+            task["data"], where["data"] = saved(what.data, folder)
+        if "validation" not in {**task, **shared} and how.engine != "ray":
             from ..data.registry import load
 
-            given |= {} if load(place, str(given["data_root"])).validation is not None else {"validation": VALIDATION}
-        task = checked_settings(given, shared)
+            splits = load(where.get("data", task["data"]), how.data_root)
+            task |= {} if splits.validation is not None else {"validation": VALIDATION}
     design = Design(
         (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
         halving=space.halving, task=task,
     )  # fmt: skip
-    if space.axis == "seconds" and (_workers(design, how) > 1 or what.train is not None):
-        raise ValueError(
-            "equal seconds need runs that have the device to themselves, on the data and model of a command: add "
-            "--workers 1, or compare at equal passes"
-        )
-    return design
+    return design, where
 
 
-def _checked(design: Design, how: How) -> Mapping[str, int]:
-    """The numbers of rows, after checks; empty where others read the rows."""
-    from ..comparison.runs import check_runs
-
-    if "train" in design.task or how.engine == "ray":
-        return {}
-    return {name: len(rows) for name, rows in vars(check_runs(design)).items() if rows is not None}
-
-
-def _probed(design: Design, how: How) -> Probe | None:
-    from ..comparison.runs import probe
-
-    return None if "train" in design.task or how.engine == "ray" else probe(design)
-
-
-def _with_costs(design: Design, probed: Probe | None) -> Design:
-    if design.axis != "seconds" or probed is None:
-        return design
-    own = probed.epoch[design.reference]
-    return replace(design, costs={m: round(probed.epoch[m] / own, 3) for m in design.methods})
-
-
-def _workers(design: Design, how: How) -> int:
+def _workers(design: Design, start: Mapping[str, Any]) -> int:
     """How many runs there are at a time."""
-    if "train" in design.task or how.engine == "ray":
-        return how.workers or 1
+    if "train" in design.task or start["engine"] == "ray":
+        return start["workers"] or 1
+    return _engine(start).workers
+
+
+def _engine(start: Mapping[str, Any]) -> Engine:
     from ..studies.engines.engine import EngineSettings, engine_of
 
-    return engine_of(EngineSettings(how.engine, how.workers, None, 2, how.address), design.task.get("device")).workers
+    settings = EngineSettings(start.get("engine", "local"), start.get("workers"), None, 2, start.get("address"))
+    return engine_of(settings, start.get("where", {}).get("device"))
 
 
 def _changed(record: Any, design: Design) -> bool:
@@ -256,11 +254,9 @@ def _executor(design: Design, start: Mapping[str, Any], folder: Path, stop: Stop
         workers = start.get("workers") or 1
         return by_function(design.task["train"], workers, lambda: stop.why), workers
     from ..comparison.runs import by_engine
-    from ..studies.engines.engine import EngineSettings, engine_of
 
-    settings = EngineSettings(start.get("engine", "local"), start.get("workers"), None, 2, start.get("address"))
-    engine = engine_of(settings, design.task.get("device"))
-    return by_engine(design.task, engine, folder, stop, start.get("measures", ())), engine.workers
+    engine, task = _engine(start), {**design.task, **start.get("where", {})}
+    return by_engine(task, engine, folder, stop, start.get("measures", ())), engine.workers
 
 
 def _live(folder: Path) -> Callable[[Comparison], None]:

@@ -45,12 +45,12 @@ class Space:
     """The search space."""
 
     heading: ClassVar[str] = "search space"
-    fix: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y"})
+    fix: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y", "instead_of": ("space", "base")})
     """settings with one value, such as those of a tuned baseline: lr=0.1,weight_decay=5e-4"""
-    space: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=LAW,.."})
+    space: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=LAW,..", "instead_of": ("fix", "base")})
     """laws of settings: lr=1e-3..1 (evenly in the logarithm), momentum=0..0.9 (evenly), epochs=10/30/90 (one of
     these), sam.rho=0.01..0.5"""
-    base: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y"})
+    base: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y", "instead_of": ("fix", "space")})
     """other settings of `steppe train` for all runs, such as label_noise=0.4,batch_size=64"""
     halving: bool = False
     """stop a method's later trials after a third of their epochs if they are behind the better half of the first"""
@@ -101,6 +101,8 @@ class Again:
     """time of this start; defaults to that of the last one"""
     workers: int | None = None
     """runs at a time; defaults to those of the last start"""
+    data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    """folder of the data sets; defaults to that of the last start"""
     trust: bool = False
     """import the code that the record names as its model or function"""
     progress: bool | None = None

@@ -25,8 +25,8 @@ def plan_of(
     error: float,
 ) -> Output:
     """What a comparison would take and what its test rows can show, before it starts."""
+    from ..comparison.progress import needed
     from ..comparison.result import law_words, laws_of
-    from ..comparison.run import AFTER, DEFAULT
     from ..comparison.sentences import words_of
     from ..comparison.sequential import LOOKS
     from ..core.floor import before
@@ -50,11 +50,7 @@ def plan_of(
         shown.append(f"{counts} rows. {sentence}")
     plans = [n * design.tuning for n in LOOKS] if not design.most else list(design.with_most(design.most).looks)
     if probed is not None:
-        after = AFTER * max(probed.seconds(design.trial(m, 0)) for m in design.methods)
-        times = [
-            (sum(probed.seconds(design.trial(m, i)) for m in design.methods for i in range(n)) + after) / workers
-            for n in plans
-        ]
+        times = [needed(design, n, probed.seconds, workers) for n in plans]
         data["looks"] = [{"trials": n, "seconds": t} for n, t in zip(plans, times, strict=True)]
         heads = ("trials per method, at most", *map(str, plans))
         cells = [
@@ -62,40 +58,56 @@ def plan_of(
             ("time on this machine", *map(words_of, times)),
         ]
         shown += [table(heads, cells, right=heads[1:]), ""]
-        fitting = [n for n, t in zip(plans, times, strict=True) if budget is None or t <= budget]
-        data["most"] = most = design.most or (max(fitting, default=0) if budget else DEFAULT * design.tuning)
-        if not fitting and budget is not None:
-            shown.append(
-                f"{words_of(budget)} do not reach the first look: raise --budget, compare fewer methods, lower "
-                "--tuning, or --fix epochs."
-            )
-        elif budget is not None or not design.most:
-            enough = f"{words_of(budget)} are enough for" if budget is not None else "Without --budget there are"
-            shown.append(
-                f"{enough} {most} trials per method at most, {workers} at a time; it stops when it is decided. After "
-                "its first look it says what it can show."
-            )
+        shown.append(_promise(data, design, probed, budget, workers, times[-1]))
     shown.append(f"The record and the page: {folder}")
     return Output(data, shown)
 
 
+def _promise(
+    data: dict[str, Any], design: Design, probed: Probe, budget: float | None, workers: int, longest: float
+) -> str:
+    """What the budget is enough for, in a sentence; the number of trials goes to the data."""
+    from ..comparison.progress import affordable
+    from ..comparison.run import DEFAULT
+    from ..comparison.sentences import words_of
+
+    able = DEFAULT * design.tuning if budget is None else affordable(design, budget, probed.seconds, workers)
+    data["most"] = most = design.most or able
+    alone = f", {workers} runs at a time" if workers > 1 else ""
+    if budget is None:
+        return f"It ends after {most} trials of each method at most, and as soon as it is decided."
+    if not able:
+        return (
+            f"{words_of(budget)} do not reach the first look{alone}: raise --budget, compare fewer methods, lower "
+            "--tuning, or --fix epochs."
+        )
+    if design.most:
+        return f"{words_of(budget)} are {'enough' if longest <= budget else 'less than it may take: resume goes on'}."
+    return (
+        f"{words_of(budget)} are enough for about {most} trials of each method{alone}. The number is fixed before the "
+        "first look, by the time that the trials took. It stops as soon as it is decided."
+    )
+
+
 def state_of(current: Comparison, result: Result) -> Output:
     """How far a comparison is."""
-    from ..comparison.progress import time_of
+    from ..comparison.progress import pace, wall
     from ..comparison.sentences import words_of
     from ..comparison.store import missing
 
     design = current.design
     counts = {m: len(current.outcomes(m)) for m in design.methods}
     open_ = [design.reference, *current.undecided] if current.undecided else []
-    left = time_of(current, missing(current, open_, current.most)) / (current.start.get("workers") or 1)
+    at_once, seconds = current.start.get("at_once", 1), pace(current)
+    left = wall((seconds(trial) for trial, _ in missing(current, open_, current.most or design.first)), at_once)
     looks = design.with_most(current.most).looks if current.most else ()
     done = max((a.trials for a in result.contrasts), default=0)
     shown: list[Any] = [
         f"{result.folder}: {result.state}, {', '.join(f'{n} trials of {m}' for m, n in counts.items())}"
         + (f", at most {current.most} each; looks at {', '.join(map(str, looks))}" if looks else "")
     ]
-    shown += [f"At most {words_of(left)} left, if one run after the other."] if open_ and current.most else []
+    if open_:
+        shown.append(f"{words_of(left)} {'at most' if current.most else 'to the first look'}, {at_once} at a time.")
     shown += [a.sentence for a in result.contrasts]
     data = {"folder": result.folder, "state": result.state, "trials": counts, "most": current.most}
     data |= {"looks": list(looks), "last_look": done, "seconds_left": left}

@@ -52,7 +52,7 @@ def get(options: Get) -> Output:
     from ..data.catalogue import downloads, files
 
     if not options.names:
-        raise UsageError(f"name the data sets to get: {', '.join(downloads())}")
+        raise UsageError(f"name the data sets to get, such as {next(iter(downloads()))}: `steppe data list` shows all")
     with usage_errors():
         for name in options.names:
             files(name)

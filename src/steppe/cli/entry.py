@@ -114,7 +114,9 @@ def _select(argv: Sequence[str]) -> Command | str:
     """Return the command that the first words name, or the help page or version."""
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):
-        return _page("steppe", ABOUT, {name: name for name in dict.fromkeys([*COMMANDS, *ELSEWHERE, *REGISTRY])})
+        return _page(
+            "steppe", ABOUT, {name: name for name in dict.fromkeys([*COMMANDS, *ELSEWHERE, *REGISTRY])}, SECTIONS
+        )
     if first in ("--version", "version"):
         from .. import __version__
 
@@ -127,15 +129,15 @@ def _select(argv: Sequence[str]) -> Command | str:
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
-        return _page(f"steppe {first}", GROUPS[first], inside)
+        return _page(f"steppe {first}", GROUPS[first], inside, {})
     if second not in inside:
         raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
     return load_command(inside[second])
 
 
-def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
+def _page(name: str, about: str, commands: Mapping[str, str], headings: Mapping[str, Sequence[str]]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
+    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in headings.items()}
     placed = {word for words in sections.values() for word in words}
     sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
     summaries = {word: _summary(full) for word, full in commands.items()}

@@ -1,8 +1,9 @@
 """Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
-without a flag; with `options`, that argument is a file of options. A dataclass with a `heading` is a group of the help
-page, and its `headings` name groups of some of its fields.
+without a flag; with `options`, that argument is a file of options. A flag overrides the file, and that of a mapping
+entry by entry; an entry also goes before the file's in the mappings that its metadata is `instead_of`. A dataclass with
+a `heading` is a group of the help page, and its `headings` name groups of some of its fields.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .._util.names import unknown
 from .._util.registry import Registry
 from ..core.fields import alternatives, choices, words
 from .help import HelpFormatter, epilog, wrapped_to_screen
+from .mappings import merged, piece
 from .output import Output, UsageError
 
 if TYPE_CHECKING:
@@ -207,6 +209,8 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     names = {name for name, _ in arguments} | in_file.keys()
     if "help" in names:
         return str(_parser(command, options, file, in_file).format_help())
+    instead_of = {n: options[n].metadata.get("instead_of", ()) for n, _ in arguments if n and options[n].is_a(dict)}
+    arguments, in_file = merged(arguments, in_file, instead_of)
     parser = _parser(command, {n: o for n, o in options.items() if n in names or not o.flag}, file, in_file)
     if in_file:
         parser.set_defaults(_checked(lambda: parser.parse_object(in_file, defaults=False), options, file))
@@ -273,22 +277,11 @@ def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str,
         if not rest or rest[0].startswith("--"):
             raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
         value = rest.pop(0)
-    if option.is_a(dict) and not dot and "=" in value and not value.lstrip().startswith("{"):
-        value = json.dumps(_pairs(value))
+    if option.is_a(dict):
+        return option.name, f"{head}={piece(key, value) if dot else value}"
     if option.is_a(list) and not value.startswith("["):
         value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
     return option.name, f"{head}{dot}{key}={value}"
-
-
-def _pairs(text: str) -> dict[str, Any]:
-    """A mapping that is written A=X,B=Y; each value is read as in a YAML file."""
-    from jsonargparse import get_loader
-
-    pairs = [part.partition("=") for part in text.split(",")]
-    values = {name.strip(): get_loader("yaml")(value) for name, equals, value in pairs if equals}
-    if len(values) < len(pairs):
-        raise UsageError(f"a mapping is written A=X,B=Y or as JSON, with each name once, and not {text!r}")
-    return values
 
 
 def _parser(
@@ -342,7 +335,7 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
     except ArgumentError as error:
         place, message = f"{file}: " if file else "", str(error)
         key = re.search(r'Parser key "([^".]+)', message)
-        value = re.search(r"(?:Got|CustomScales) value: (.*)", message)
+        value = re.search(r"(?:Got|Given) value: (.*)", message)
         if key is None or value is None or key[1] not in options:
             raise UsageError(place + message) from error
         option = options[key[1]]

@@ -64,14 +64,6 @@ class New:
     """model: `steppe models`, or `package.module:factory`"""
 
 
-@dataclass(frozen=True)
-class Server:
-    """Where the page is served."""
-
-    port: int = 8421
-    """on this machine only; 0 takes any free port"""
-
-
 @command("study init")
 def init(new: New) -> Output:
     """Write a commented study file for a data set and a model.
@@ -226,19 +218,19 @@ def report(which: Which, page: Page) -> Output:
 
 
 @command("report serve")
-def serve(which: Which, server: Server) -> Output:
-    """Serve a study's page on this machine, and follow the study while it runs.
+def serve(which: Which) -> Output:
+    """Keep a study's page current while the study runs.
 
     Examples
     --------
-    steppe report serve study.yaml --port 0
+    steppe report serve study.yaml
 
     """
     from ..studies.report import serve as serve_page
 
     store = store_of(which)
-    serve_page(store, server.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
-    return Output({"folder": store.parent}, [])
+    page = serve_page(store, store.parent / PAGE, ready=lambda text: complain(f"{text} (Ctrl-C ends it)"))
+    return Output({"folder": store.parent, "report": page}, [f"The page: {page}"])
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
@@ -275,29 +267,21 @@ def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.design import design_words
     from ..studies.pictures import open_pictures
     from ..studies.pool import Pool
-    from ..studies.run import measures_of, open_tasks
-    from ..studies.selection import planned_cells, previewed_cells, tuned_settings
-    from ..studies.store import Store
-    from ..studies.table import Table
+    from ..studies.run import Planned
+    from ..studies.selection import tuned_settings
 
-    results, measures, notes = Table([]), list(study.measures), {}
-    if study.store.exists():
-        with Store.reading(study.store) as store:
-            results, measures, notes = store.table(), measures_of(study, store), store.notes()
-    with usage_errors():
-        planned = planned_cells(study, results)
-        if study.select is not None and not any(cell.stage == "final" for cell in planned):
-            planned = previewed_cells(study)
-    tasks = open_tasks(study, planned, results, measures, engine.again)
+    with usage_errors(InvalidStudy):
+        before = Planned.of(study, again=engine.again)
+    planned, tasks = before.cells, before.tasks
     with usage_errors(InvalidStudy):
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     with usage_errors():
-        words = design_words(study, planned, results, rows, tuned_settings(study))
+        words = design_words(study, planned, before.table, rows, tuned_settings(study))
     design = [f"{text.rstrip('.')}." for text in words]
-    pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
+    pictures = open_pictures(study, planned, Pool.of(study, planned, before.table), before.notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
     shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from .._util.numbers import span
 from .output import FAILED, Output, stop_code, table
 
 if TYPE_CHECKING:
@@ -74,18 +75,13 @@ def _predictions(study: Study, findings: Findings) -> Any:
     for target in dict.fromkeys(f.target for f in findings.findings):
         rows = [f for f in findings.findings if f.target == target]
         strong = [f for f in rows if f.hypothesis == "strong"]
-        cells.append((f"{target} ({_span([f.n for f in strong])} runs{_power(strong)})",))
+        cells.append((f"{target} ({span([f.n for f in strong])} runs{_power(strong)})",))
         for f in strong:
             verdicts = [SHORT.get(g.verdict, g.verdict) for g in rows if g.measure == f.measure]
             interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
             p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
             cells.append((f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts))
     return table(heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("corrected p", "weak"))
-
-
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _power(strong: Sequence[Finding]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._util.names import unknown
 from ..core.laws import Law, LogUniform, as_plain, law_of, point
 from ..methods.registry import METHODS, make
+from .halving import rung_of
 from .sequential import LOOKS, Rules
 
 if TYPE_CHECKING:
@@ -92,10 +93,42 @@ class Trial:
         """The epochs that the method has at the cost of `trial["epochs"]` epochs of one pass: a whole number."""
         return max(1, round(float(self["epochs"]) / self.cost))
 
-    def report(self, validation_error: float) -> None:
-        """Note the error on validation rows so far, a share from 0 to 1, for the learning curve of the page."""
+    def report(self, validation_error: float, epoch: int = 0) -> None:
+        """Note the error on validation rows so far, a share from 0 to 1, for the learning curve of the page.
+
+        Parameters
+        ----------
+        validation_error
+            The error.
+        epoch
+            After how many epochs; halving needs it.
+
+        """
         forwards, seconds = float(self.counted["forwards"]), perf_counter() - self.began
-        self.curve.append({"forwards": forwards, "seconds": seconds, "validation_error": float(validation_error)})
+        point = {"epoch": float(epoch), "forwards": forwards, "seconds": seconds}
+        self.curve.append(point | {"validation_error": float(validation_error)})
+
+    @property
+    def rung(self) -> float | None:
+        """The error that was reported first after a third of the epochs."""
+        reached = (p["validation_error"] for p in self.curve if p["epoch"] >= rung_of(self.epochs, 1))
+        return next(reached, None)
+
+    def should_prune(self) -> bool:
+        """Whether halving stops this trial: what the model classifies now may be returned, and ranks behind the rest.
+
+        Examples
+        --------
+        >>> trial = steppe.comparison.Trial("sam", 9, 1, {"epochs": 6}, limit=0.2)
+        >>> for epoch in range(1, 7):
+        ...     trial.report(0.5 - 0.01 * epoch, epoch)
+        ...     if trial.should_prune():
+        ...         break
+        >>> epoch
+        2
+
+        """
+        return self.rung is not None and self.rung > self.limit
 
     def optimizer(self, model: nn.Module, base: type[Optimizer] | None = None, **options: Any) -> SharpnessAware:
         """Build the trial's method around a base optimizer, with the trial's lr, weight_decay and momentum.
@@ -299,6 +332,8 @@ def divided(
                 raise ValueError(f"{name} is a setting of {method!r}, which is not compared: {', '.join(methods)} are")
             own[method][option] = law
         elif any(name in known for known in options.values()):
+            if of := [f"{m}.{name}" for m in methods if name in (fixed or {}) and f"{m}.{name}" in space]:
+                raise ValueError(f"{name} is fixed, and {of[0]} is in the space: keep one of them")
             for each in methods:
                 if name in options[each]:
                     own[each].setdefault(name, law) if name not in (fixed or {}) else own[each].update({name: law})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from ..data.dataset import Splits
 
 
-def saved(place: str, folder: Path) -> str:
-    """Call the factory `package.module:factory`, write its rows into a folder, and return the name of these data."""
+def saved(place: str, folder: Path) -> tuple[str, str]:
+    """Call the factory `package.module:factory`, write its rows into a folder; return a name for them and their place.
+
+    The name has the factory and a digest: other rows are other data, and so another comparison.
+    """
     from ..data.dataset import Splits
 
     made = imported(place, "data factory")()
@@ -24,12 +28,19 @@ def saved(place: str, folder: Path) -> str:
         raise TypeError(f"{place} returned {type(made).__name__}: a data factory returns steppe.data.Splits")
     arrays = _arrays(made)
     content = digest(part for name, array in arrays.items() for part in (name, np.ascontiguousarray(array).tobytes()))
-    file = folder / f"data-{content[:8]}.npz"  # other rows are other data, and so another comparison
+    file = folder / f"data-{content[:8]}.npz"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as opened:
             np.savez_compressed(opened, **arrays)
-    return f"npz:{file}"
+    return f"{place}@{content[:8]}", f"npz:{file}"
+
+
+def moved(where: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return where the data are of a comparison that lies in this folder now."""
+    if "data" not in where:
+        return dict(where)
+    return {**where, "data": f"npz:{folder / Path(where['data'].removeprefix('npz:')).name}"}
 
 
 def _arrays(splits: Splits) -> dict[str, Any]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .result import Result
 
 CAPTION = (
-    "Left: differences of test error from the reference, better on the left of 0, with repeated confidence intervals; "
-    "the band is what is not worth a change, and where it holds the thick part there is no difference. Middle: the "
-    "error of the run that validation selects among so many trials, with 95 % intervals. Right: the run with the "
+    "First: differences of test error from the reference, better on the left of 0, with repeated confidence intervals; "
+    "the band is what is not worth a change, and where it holds the thick part there is no difference. Second: the "
+    "error of the run that validation selects among so many trials, with 95 % intervals. Third: the run with the "
     "lowest validation error of each method."
 )
 TEMPLATE = """{% extends "figure.html" %}
@@ -26,8 +26,12 @@ TEMPLATE = """{% extends "figure.html" %}
 {% endif %}{% endblock %}{% block style %}
 .answer { font-size: 1.15rem; margin: 0 0 .6rem; } .soft { color: var(--soft); }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
-td, th { padding: .25rem .7rem; text-align: right; }
-td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid var(--line); }
+td, th { padding: .25rem .7rem; text-align: right; white-space: nowrap; }
+td:first-child, th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+th { border-bottom: 1px solid var(--line); }
+@media (max-width: 40rem) { td, th { padding: .2rem .3rem; font-size: .8rem; white-space: normal; }
+  td:first-child { min-width: 6.5rem; } }
+@media print { pre { white-space: pre-wrap; } table { font-size: .75rem; } td, th { padding: .15rem .4rem; } }
 pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: auto; } .wide { overflow-x: auto; }
 {% endblock %}
 {% block before %}{% for text in answers %}<p class="answer">{{ text }}</p>
@@ -96,7 +100,7 @@ def figure_of(result: Result) -> dict[str, Any]:
                        "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}})  # fmt: skip
     axes: dict[str, Any] = {}
     titles = (
-        ("points of test error", ""),
+        (f"difference of test error from {result.methods[0]}, points", ""),
         ("trials of tuning", "test error of the selected run, %"),
         ("passes over the training rows", "validation error, %"),
     )

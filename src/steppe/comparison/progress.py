@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable
+from heapq import heapreplace
+from statistics import fmean
 from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
 
 from .._util.terminal import bar, cell, complain, line, style
 from .design import Design, Trial
+from .recommend import BEST, REPEATS
 from .sentences import words_of
+from .sequential import LOOKS
 from .statistics import detectable
-from .store import Comparison, missing
+from .store import Comparison, Key, missing
 
 LINES = 20  # trials between two lines of progress
+SPARE = 1.1  # times what earlier trials say
 
 
-def time_of(current: Comparison, works: Sequence[tuple[Trial, int]], workers: int = 1) -> float:
-    """Return the seconds that these trials take on this machine, by the time per pass of earlier ones."""
-    design = current.design
-    trials = [(design.trial(m, i), done.seconds) for (kind, m, i, _), done in current.done.items() if kind == "trial"]
-    rate = sum(time for _, time in trials) / max(sum(_size(design, t) for t, _ in trials), 1e-9)
-    return rate * sum(_size(design, t) for t, _ in works) / workers
+def pace(current: Comparison) -> Callable[[Trial], float]:
+    """Return the seconds of a trial, by those that ran to their end: so many per run, and so many per pass."""
+    design, trials = current.design, [(key, done) for key, done in current.done.items() if key[0] == "trial"]
+    ran = [(key, done) for key, done in trials if not (done.failed or done.stopped)] or trials
+    if not ran:
+        return lambda trial: 0.0
+
+    def size(trial: Trial) -> float:
+        return trial.epochs * design.passes(trial.method, trial.options)
+
+    sizes = [(1.0, size(design.trial(method, index))) for (_, method, index, _), _ in ran]
+    (begin, rate), _ = nnls(np.array(sizes), np.array([done.seconds for _, done in ran]))
+    return lambda trial: float(begin + rate * size(trial))
 
 
-def _size(design: Design, trial: Trial) -> float:
-    """The passes of a trial over its rows."""
-    return trial.epochs * design.passes(trial.method, trial.options)
+def wall(times: Iterable[float], workers: int) -> float:
+    """Return when the last of these runs ends, if so many run at a time and each begins as another ends."""
+    ends = [0.0] * workers
+    for time in times:
+        heapreplace(ends, ends[0] + time)
+    return max(ends)
+
+
+def needed(
+    design: Design, most: int, seconds: Callable[[Trial], float], workers: int, done: Collection[Key] = ()
+) -> float:
+    """Return about how long a comparison of so many trials takes, look by look, and then the seeds of the best."""
+    total, before = 0.0, 0
+    for look in design.with_most(most).looks:
+        keys = [("trial", m, i, 0) for i in range(before, look) for m in design.methods]
+        total += wall((seconds(design.trial(m, i)) for _, m, i, _ in keys if ("trial", m, i, 0) not in done), workers)
+        before = look
+    usual = fmean(seconds(design.trial(m, i)) for m in design.methods for i in range(most))
+    return total + sum(wall([usual] * n, workers) for n in ((BEST + 1) * REPEATS["again"], REPEATS["fresh"]))
+
+
+def affordable(
+    design: Design, left: float, seconds: Callable[[Trial], float], workers: int, done: Collection[Key] = ()
+) -> int:
+    """Return the most trials per method that this time allows, in steps of half a tuning; 0 if no look is in reach."""
+    plans = range(design.first, LOOKS[-1] * design.tuning + 1, max(design.tuning // 2, 1))
+    return max((n for n in plans if SPARE * needed(design, n, seconds, workers, done) <= left), default=0)
 
 
 class Shown:
@@ -47,19 +86,20 @@ class Shown:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, current: Comparison, pilots: int) -> None:
-        """Show a comparison after a trial; N_max follows from its first, the pilots."""
+    def update(self, current: Comparison) -> None:
+        """Show a comparison after a trial."""
         if self._style == "nothing":
             return
         design, most = current.design, current.most
         done = sum(kind == "trial" for kind, *_ in current.done)
-        if not most:
-            now, total = "timing the first trials", pilots * len(design.methods)
+        total = (most or design.first) * len(design.methods)
+        open_ = [design.reference, *current.undecided] if current.undecided else []
+        seconds = pace(current)
+        left = wall((seconds(trial) for trial, _ in missing(current, open_, most or design.first)), self._workers)
+        if not open_:
+            now = f"{done} trials, and fresh seeds"
         else:
-            total = most * len(design.methods)
-            open_ = [design.reference, *current.undecided] if current.undecided else []
-            left = time_of(current, missing(current, open_, most), self._workers)
-            now = f"{done} trials, at most {words_of(left)} left" if open_ else f"{done} trials, and fresh seeds"
+            now = f"{done} trials, {'at most' if most else 'to the first look'} {words_of(left)} left"
         looked = len(current.history) > self._looks
         if self._bar is not None:
             if looked:  # stays above the bar
@@ -74,8 +114,8 @@ def _looked(current: Comparison) -> str:
     """A look in words: the verdicts, and what the last look may show."""
     design, most, contrasts = current.design, current.most, current.contrasts
     text = f"after {max(c.difference.trials for c in contrasts.values())} trials of each: "
-    text += ", ".join(f"{m} {c.verdict}" for m, c in contrasts.items())
+    text += ", ".join(f"{m}: {'not decided yet' if c.verdict == 'open' else c.verdict}" for m, c in contrasts.items())
     if c := next((c for c in contrasts.values() if c.verdict == "open"), None):
         shows = detectable(c.difference, most, design.alpha / max(len(design.families[0]) - 1, 1))
-        text += f"; {most} would show {100 * shows:.1f} points"
+        text += f"; {most} trials could show {100 * shows:.1f} points"
     return text

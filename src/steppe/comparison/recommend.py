@@ -27,11 +27,10 @@ OF_BASE = ("lr", "momentum", "weight_decay")  # settings that the base optimizer
 
 @dataclass(frozen=True)
 class Chosen:
-    """A configuration: the trial that it comes from, its mean validation error over seeds, and why it was chosen."""
+    """A configuration: the trial that it comes from, and why it was chosen."""
 
     method: str
     index: int
-    validation: float
     why: str
 
 
@@ -67,18 +66,19 @@ def choice(current: Comparison) -> Chosen:
         lead = min(plain)[0] - score
         if lead <= contrast.worth:
             why = f"{method} is not shown to be better, and its lead on validation is not worth a change"
-            return Chosen(reference, min(plain)[1], min(plain)[0], why)
-        return Chosen(method, index, score, "its lead on validation is worth a change, though it is not shown on test")
-    return Chosen(method, index, score, "the lowest mean validation error over three seeds")
+            return Chosen(reference, min(plain)[1], why)
+        return Chosen(method, index, "its lead on validation is worth a change, though it is not shown on test")
+    return Chosen(method, index, "the lowest mean validation error over three seeds")
 
 
-def snippets(design: Design, r: Recommended) -> tuple[str, str]:
+def snippets(design: Design, r: Recommended, where: Mapping[str, Any]) -> tuple[str, str]:
     """Return the recommended configuration as YAML for `steppe train`, and as lines of Python."""
     from ..studies.grid import resolved
 
     options = {k: v for k, v in r.options.items() if k != "rho"}
     trained = "data" in design.task  # by `steppe train`, and else by a function of the user's
-    values: dict[str, Any] = {**(design.task if trained else {}), "method": r.method, **r.settings, EPOCHS: r.epochs}
+    values: dict[str, Any] = {**design.task, **where} if trained else {}
+    values |= {"method": r.method, **r.settings, EPOCHS: r.epochs}
     values |= {"rho": r.options["rho"]} if "rho" in r.options else {}
     values |= {f"method_options.{k}": v for k, v in options.items()}
     values = resolved(values) if trained else values

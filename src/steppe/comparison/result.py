@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._util.formats import json_safe
-from ..core.laws import Choice, LogUniform, Uniform
+from ..core.laws import Choice, Integers, LogUniform, Uniform
 from .border import at_border
 from .design import EPOCHS, Design
 from .recommend import REPEATS, choice, finalists, snippets
@@ -80,8 +80,9 @@ class Reached:
 
 @dataclass(frozen=True)
 class Row:
-    """One method: errors in per cent of the run that validation selects among 1, T and N / 2 trials, and its cost.
+    """One method: the error in per cent of the run that validation selects among T trials, and its cost.
 
+    `curve` has the same for 1 to N / 2 trials of tuning, with the ends of its 95 % interval.
     `passes` per step were planned and `counted` ones ran; `stopped` trials ended at the rung of halving; `share` is the
     cost of its runs in that of the reference's.
     `edges` are own settings at the edge of their space. `measures` are means over selected runs, with the ends of their
@@ -94,10 +95,8 @@ class Row:
     passes: float
     counted: float
     seconds: float
-    untuned: float
     tuned: float
-    half: float
-    curve: Sequence[tuple[int, float, float, float]]  # trials of tuning, error, ends of its 95 % interval
+    curve: Sequence[tuple[int, float, float, float]]
     learning: Sequence[Mapping[str, float]]
     best: Mapping[str, Any]
     share: float = 1.0
@@ -115,7 +114,6 @@ class Recommended:
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
     epochs: int
-    validation_error: float
     error: float
     sd: float
     seeds: int
@@ -196,7 +194,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         heads = ("method", "error, one trial %", f"error, best of {self.tuning} %", "trials", "failed")
-        cells = [(r.method, f"{r.untuned:.2f}", f"{r.tuned:.2f}", r.trials, r.failed) for r in self.rows]
+        cells = [(r.method, f"{r.curve[0][1]:.2f}", f"{r.tuned:.2f}", r.trials, r.failed) for r in self.rows]
         table = "".join(f"<tr>{''.join(f'<td>{escape(str(c))}</td>' for c in row)}</tr>" for row in cells)
         head = "".join(f"<th>{escape(h)}</th>" for h in heads)
         return f"{''.join(f'<p>{escape(s)}</p>' for s in self.sentences)}<table><tr>{head}</tr>{table}</table>"
@@ -226,12 +224,12 @@ def result_of(
 ) -> Result:
     """Return the result of a comparison as far as it is: a function of its record."""
     design, seconds = current.design, sum(done.seconds for done in current.done.values())
-    first = next((done for done in current.done.values() if not done.failed), None)
+    first = next((done for done in current.done.values() if done.validation), None)
     target = _target(current)
     decided = bool(current.most) and not current.undecided
     stopped = "" if decided else stopped
     recommended = _recommended(current) if decided and finalists(current) else None
-    yaml, python = ("", "") if recommended is None else snippets(design, recommended)
+    yaml, python = ("", "") if recommended is None else snippets(design, recommended, current.start.get("where", {}))
     found = Result(
         design.methods,
         "decided" if decided else "stopped" if stopped else "open",
@@ -266,7 +264,7 @@ def _answer(current: Comparison, c: Contrast) -> Answer:
     pair = (c.method, design.reference)
     time = 2 * fmean(done.seconds for (kind, m, *_), done in current.done.items() if kind == "trial" and m in pair)
     time /= current.start.get("at_once") or 1
-    limit = (quantile(LARGE, level / 2) + quantile(LARGE, 0.2)) * sqrt(d.rows)
+    limit = (quantile(LARGE, level / 2) + quantile(LARGE, 0.2)) * sqrt(d.lasting)
     return Answer(
         c.method, c.verdict, c.why, 100 * d.value, 100 * c.low, 100 * c.high, 100 * c.worth, c.level, d.p, d.trials,
         100 * detectable(d, d.trials, level), needed, needed * time, 100 * limit, list(c.edges), 100 * c.inner_low,
@@ -278,7 +276,6 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     design, outcomes = current.design, current.outcomes(method)
     done = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
     trials = [design.trial(method, i) for i in range(len(done))]
-    points = [_percent(e) for e in curve(outcomes)]
     chosen = int(np.argmin(outcomes.validation))
     laws, shared = design.own.get(method, {}), len(design.space)
     quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(len(done))])
@@ -289,10 +286,8 @@ def _row(current: Comparison, method: str, target: float) -> Row:
         design.passes(method),
         fmean([one.passes for one in done if one.passes] or [0.0]),
         fmean(one.seconds for one in done),
-        points[0][1],
         100 * estimate(outcomes, None, design.tuning).value,
-        points[-1][1],
-        points,
+        [_percent(e) for e in curve(outcomes)],
         done[chosen].curve,
         {**trials[chosen].settings, **trials[chosen].options},
         sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
@@ -356,7 +351,7 @@ def _recommended(current: Comparison) -> Recommended:
     chosen = choice(current)
     trial = current.design.trial(chosen.method, chosen.index)
     keys = [("fresh", chosen.method, chosen.index, k) for k in range(REPEATS["fresh"])]
-    errors = [100 * (1 - float(d.rows.mean())) if not d.failed else 100.0 for k in keys if (d := current.done.get(k))]
+    errors = [100 * (1 - float(d.rows.mean())) if d.test else 100.0 for k in keys if (d := current.done.get(k))]
     settings = {k: v for k, v in trial.settings.items() if k != EPOCHS}
     error, sd = (fmean(errors), float(np.std(errors, ddof=1)) if len(errors) > 1 else inf) if errors else (inf, inf)
     return Recommended(
@@ -364,7 +359,6 @@ def _recommended(current: Comparison) -> Recommended:
         settings,
         trial.options,
         trial.epochs,
-        100 * chosen.validation,
         error,
         sd,
         len(errors),
@@ -381,5 +375,5 @@ def law_words(law: Any) -> str:
     """Return a law in words, such as 0.001 to 1 (log)."""
     if isinstance(law, Choice):
         return " or ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in law.values)
-    assert isinstance(law, LogUniform | Uniform)
+    assert isinstance(law, LogUniform | Uniform | Integers)
     return f"{law.low:g} to {law.high:g}" + (" (log)" if isinstance(law, LogUniform) else "")

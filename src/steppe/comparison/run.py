@@ -16,17 +16,14 @@ import numpy as np
 from .._util.files import FolderLocked, lock_folder
 from .._util.terminal import complain
 from .design import EPOCHS, TUNING, Axis, Design, Kind, Trial, divided
-from .progress import Shown, time_of
+from .progress import SPARE, Shown, affordable, needed, pace
 from .recommend import REPEATS, choice, finalists
 from .result import BUDGET, Result, result_of
 from .sentences import words_of
-from .sequential import LOOKS
 from .store import NAME, Comparison, Done, Record, missing
 
-PILOTS = 2  # trials of each method, from which the budget finds N_max
+PILOTS = 2  # trials of each method, which show whether the budget is enough for the first look
 DEFAULT = 6  # N_max in units of T without a budget
-SPARE = 1.2  # times what the first trials say: they are few, and their epochs are drawn
-AFTER = 12  # runs after the verdicts, at most: further seeds of the best, and fresh ones of the chosen
 
 Work = tuple[Trial, int]
 Execute = Callable[[Sequence[Work]], Generator[tuple[Work, Done]]]
@@ -44,6 +41,7 @@ def compare(
     trials: int | None = None,
     worth: float | None = None,
     once: bool = False,
+    halving: bool = False,
     axis: Axis = "passes",
     seed: int = 0,
     points: Sequence[Mapping[str, Any]] = (),
@@ -57,14 +55,15 @@ def compare(
     train
         `train(trial)` trains a model with `trial.optimizer(model)`, from `trial.seed`, for `trial.epochs` epochs, and
         returns two arrays of true and false: which validation rows and which test rows the model classifies correctly.
-        A FloatingPointError counts as a failure of the trial.
+        A FloatingPointError counts as a failure of the trial, which is wrong on every row.
     methods
         Names of `steppe.METHODS`; the first is the reference.
     space
         Laws of the settings: `{"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 30}`. A method's radius has two decades
         around its default unless the space has `rho`, or `sam.rho`.
     budget
-        Such as "2h" or seconds; from it and the first trials follows how many trials there are at most.
+        Such as "2h" or seconds; from it and the time of the trials before the first look follows how many trials there
+        are at most.
     fix
         Settings with one value, such as those of a tuned baseline.
     tuning
@@ -75,6 +74,9 @@ def compare(
         The smallest difference that would change the choice, in points; by default 5 % of the reference's error.
     once
         One look at the end instead of several on the way.
+    halving
+        Stop a method's later trials after a third of their epochs if they are behind the better half of its first:
+        `train` calls `trial.report(validation_error, epoch)` and ends where `trial.should_prune()`.
     axis
         Equal passes, or equal epochs: with those, most methods cost more. Equal seconds are for `steppe compare`, which
         measures them.
@@ -109,7 +111,8 @@ def compare(
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
         (tuple(methods),), shared, own, tuning, len(points) or trials or 0, None if worth is None else worth / 100,
-        0.0 if points else 0.05, once or bool(points), seed, axis, points=points, task={"train": _name(train)},
+        0.0 if points else 0.05, once or bool(points), seed, axis, halving=halving, points=points,
+        task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 
@@ -143,10 +146,16 @@ def run(
             complain(f"steppe compare: {changed}")
         record.start(start or {})
         shown = stack.enter_context(Shown(progress, workers))
+        timed = bool(_current(record).most)
         while not why:
             current = _current(record)
-            if not current.most and (budget is None or not missing(current, current.design.methods, PILOTS)):
-                record.plan(_most(current, budget, workers))
+            if not current.most and budget is None:
+                record.plan(DEFAULT * design.tuning)
+                continue
+            if not current.most and budget is not None and not missing(current, design.methods, design.first):
+                # from times alone, before the first look: its outcome has no part in N_max
+                left = budget - (monotonic() - started)
+                record.plan(affordable(design, left, pace(current), workers, current.done) or design.first)
                 continue
             if not (todo := next_trials(current)):
                 break
@@ -154,11 +163,15 @@ def run(
             try:
                 for (trial, repeat), done in outcomes:
                     record.add(trial, repeat, done)
-                    shown.update(_current(record), PILOTS)
-                    watch(_current(record))
-                    # before N_max is planned, the budget is not spent: it is shown to be too small
-                    spent = bool(current.most) and budget is not None and monotonic() - started > budget
-                    if why := stopped() or (BUDGET if spent else ""):
+                    now = _current(record)
+                    shown.update(now)
+                    watch(now)
+                    if budget is not None and not missing(now, design.methods, PILOTS):
+                        if not timed:
+                            _check(now, budget, monotonic() - started, workers)
+                        timed = True
+                        why = BUDGET if monotonic() - started > budget else ""
+                    if why := stopped() or why:
                         break
             finally:
                 outcomes.close()
@@ -167,10 +180,10 @@ def run(
 
 
 def next_trials(current: Comparison) -> list[Work]:
-    """Return the trials that are missing for the next step: pilots, the next look, and then the recommendation."""
+    """Return the trials that are missing for the next step: the next look, and then the recommendation."""
     design = current.design
     if not current.most:
-        return missing(current, design.methods, PILOTS)
+        return missing(current, design.methods, design.first)
     if undecided := current.undecided:
         looked = {m: current.contrasts[m].difference.trials if m in current.contrasts else 0 for m in undecided}
         looks = design.with_most(current.most).looks
@@ -218,7 +231,11 @@ def in_process(train: Callable[[Trial], Any]) -> Execute:
                 for p in trial.curve
             ]
             took, passes = perf_counter() - start, forwards / steps if steps else 0.0
-            yield (trial, repeat), Done.of(validation, test, seconds=took, passes=passes, curve=curve)
+            stopped = trial.should_prune() and trial.curve[-1]["epoch"] < trial.epochs
+            yield (
+                (trial, repeat),
+                Done.of(validation, test, seconds=took, passes=passes, curve=curve, rung=trial.rung, stopped=stopped),
+            )
 
     return execute
 
@@ -271,26 +288,16 @@ def _current(record: Record) -> Comparison:
     return record.current
 
 
-def _most(current: Comparison, budget: float | None, workers: int) -> int:
-    """N_max: the largest planned number of trials that the budget allows."""
+def _check(current: Comparison, budget: float, spent: float, workers: int) -> None:
+    """Raise ValueError if the first look is out of the budget's reach, by the time of the first trials."""
     design = current.design
-    if budget is None:
-        return DEFAULT * design.tuning
-
-    def needed(n: int) -> float:
-        works = [(design.trial(m, i), 0) for m in design.methods for i in range(n)]
-        return SPARE * time_of(current, works, workers) * (1 + AFTER / len(works))
-
-    plans = [f * design.tuning for f in LOOKS]
-    fitting = [n for n in plans if needed(n) <= budget]
-    if not fitting:
-        need = needed(plans[0])
+    need = spent + needed(design, design.first, pace(current), workers, current.done)
+    if need > SPARE * budget:
         raise ValueError(
-            f"a budget of {words_of(budget)} is enough for {int(budget / need * plans[0])} trials of each method, "
-            f"and the first look needs {plans[0]}, which take {words_of(need)} on this machine: raise the budget, "
+            f"a budget of {words_of(budget)} is enough for {int(budget / need * design.first)} trials of each method, "
+            f"and the first look needs {design.first}, which take {words_of(need)} on this machine: raise the budget, "
             "compare fewer methods, or tune less"
         )
-    return max(fitting)
 
 
 def _history(record: Record) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.names import unknown
 from ..core.laws import Choice, Law, LogUniform
+from ..training.config import FREE
 from .design import EPOCHS, Design, Trial
 from .halving import rung_of
 from .store import Done
@@ -28,7 +29,11 @@ RUNS = "runs"  # the folder of runs in that of a comparison
 POINTS = 12  # of a learning curve
 VALIDATION = 0.1  # of the training rows, where the data have no validation rows
 PROBED = 10  # steps of each method before the start
+OF_MACHINE = (*FREE, "device", "threads", "capture", "compile", "channels_last")
+"""Settings of a run that say where its data lie and how it computes: they are no part of the question."""
 RESERVED = {
+    "data": "all trials have the data that `data` beside `base` names",
+    "data_root": "give `data_root` beside `base`",
     "seed": "every trial has a seed of its own, and `seed` of the comparison determines them",
     "out": "runs lie in the folder of the comparison",
     "method": "name the methods in `methods`",
@@ -36,6 +41,7 @@ RESERVED = {
     "measures": "give `measures` of the comparison itself",
     "measure_every": "measures of a comparison are of the last weights",
     "loggers": "a comparison has its own record",
+    "log_every": "a comparison records epochs",
     "evaluate_every": "a comparison evaluates about a dozen times per run",
 }
 """Settings of a run that a comparison sets itself, and why."""
@@ -77,16 +83,16 @@ def settings_of(task: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
     return complete(resolved(values), f"trial {trial.index} of {trial.method}")[0]
 
 
-def check_runs(design: Design) -> Splits:
+def check_runs(design: Design, where: Mapping[str, Any]) -> Splits:
     """Return the rows of a comparison; raise ValueError, before anything is trained, for what no trial can use."""
     from ..training.config import Config, check_config
     from ..training.problem import data_of
 
     config = Config()
     for method in design.methods:
-        config = Config(**settings_of(design.task, middle(design, method)))
+        config = Config(**settings_of({**design.task, **where}, middle(design, method)))
         check_config(config)
-    splits, data = data_of(config), config.data
+    splits, data = data_of(config), design.task["data"]
     for name in ("train", "test"):
         part = getattr(splits, name)
         if not part.classes:
@@ -125,8 +131,13 @@ class Probe:
         """Return about how long a trial takes."""
         return self.begin + trial.epochs * self.epoch[trial.method] + min(trial.epochs, POINTS) * self.evaluation
 
+    def beside(self, slowdown: float) -> Probe:
+        """Return the times of a run beside others that slow it down so many times."""
+        epoch = {method: slowdown * seconds for method, seconds in self.epoch.items()}
+        return Probe(self.begin, epoch, slowdown * self.evaluation)
 
-def probe(design: Design) -> Probe:
+
+def probe(design: Design, where: Mapping[str, Any]) -> Probe:
     """Train a few steps of every method in a folder that is removed, and time them."""
     from ..studies.grid import split
     from ..training import train
@@ -135,7 +146,7 @@ def probe(design: Design) -> Probe:
     with TemporaryDirectory(prefix="steppe-compare-") as folder:
         # the first run imports, and is not counted
         for number, (method, steps) in enumerate([(design.reference, 2), *((m, PROBED) for m in design.methods)]):
-            values = settings_of(design.task, middle(design, method)) | {"on_nonfinite": "skip"}
+            values = settings_of({**design.task, **where}, middle(design, method)) | {"on_nonfinite": "skip"}
             config = split(values)[0]
             start = perf_counter()
             run = train(replace(config, steps=steps, out=f"{folder}/{number}"), progress=False)
@@ -194,7 +205,8 @@ def _rung(trial: Trial) -> int:
 
 def _done(outcome: Any, trial: Trial) -> Done:
     if outcome.state == "failed":
-        return Done(failed="the loss is not finite")
+        correct = outcome.correct
+        return Done(correct.get("validation", ""), correct.get("test", ""), failed="the loss is not finite")
     if "validation" not in outcome.correct:  # of a cluster, whose rows nobody has seen before
         raise TrialFailed(
             f"the data have no validation rows, and validation selects among trials: --base validation={VALIDATION} "
@@ -209,7 +221,8 @@ def _done(outcome: Any, trial: Trial) -> Done:
             curve.append({**point, "validation_error": round(1 - record["validation_accuracy"], 6)})
             rung = 1 - record["validation_accuracy"] if record["epoch"] == _rung(trial) else rung
     values = {name: e["value"] for name, e in outcome.measures.items()}
+    # of a run that was killed, `meta` has the seconds of the last start
     return Done(
-        outcome.correct["validation"], outcome.correct["test"], "", round(meta["seconds"], 3),
+        outcome.correct["validation"], outcome.correct["test"], "", round(max(meta["seconds"], seconds), 3),
         meta["passes"] / outcome.curves[-1]["step"], curve, rung, len(outcome.curves) < trial.epochs, values,
     )  # fmt: skip

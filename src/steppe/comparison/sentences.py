@@ -46,11 +46,11 @@ def sentence_of(a: Answer, result: Result) -> str:
     known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
     edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
     low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
-    longer = ""
+    longer, rows = "", f"{result.test_rows:,} test rows"
     if a.trials < a.needed < inf:
-        longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
+        longer = f"; deciding {worth} takes about {float(f'{a.needed:.2g}'):,.0f} trials ({words_of(a.needed_seconds)})"
     elif a.needed == inf:
-        longer = f"; {worth} is less than these {result.test_rows} test rows can show"
+        longer = f"; with these {rows}, no number of trials can show less than about {_points(a, a.row_limit)}"
     failed = " and ".join(r.method for r in result.rows if r.failed == r.trials)
     why = f"{a.method} came when the level was used: a new comparison decides it"
     if result.points:
@@ -64,9 +64,9 @@ def sentence_of(a: Answer, result: Result) -> str:
         "open": f"Not decided yet: {known}, after {a.trials} of {result.trials} trials"
         f"{f'; {edges}' if a.edges else ''}.",
         "described": f"Described only: {known}, {effort}; {why}.",
-        "rows": f"Undecided, and more training cannot decide it: {known}. These {result.test_rows} test rows show "
+        "rows": f"Undecided, and more training cannot decide it: {known}. These {rows} can show about "
         f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
-        "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}{longer}.",
+        "undecided": f"Undecided: {known}, {effort}. This many trials can show {shows} points{longer}.",
     }
     if a.verdict == "undecided":
         return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]
@@ -78,7 +78,7 @@ def recommendation(r: Recommended) -> str:
     settings = ", ".join(f"{k}={short(v)}" for k, v in {**r.settings, **r.options, "epochs": r.epochs}.items())
     sd = f" (sd {r.sd:.1f})" if isfinite(r.sd) else ""
     error = f": {r.error:.1f} % test error{sd} over {r.seeds} fresh seeds" if isfinite(r.error) else ""
-    return f"Recommended: {r.method} with {settings}{error} ({r.why})."
+    return f"Recommended: {named(r.method)} with {settings}{error} ({r.why})."
 
 
 def caveats_of(result: Result) -> list[str]:
@@ -86,15 +86,16 @@ def caveats_of(result: Result) -> list[str]:
     space = "; ".join(f"{name} {law}" for name, law in result.space.items())
     found = [
         f"Space: {space}.",
-        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for "
-        'all looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
+        "Differences are in points of test error. A verdict accounts for all looks and all contenders, an interval for "
+        'all looks at its contender. With "no difference", the interval is the narrower one of two one-sided tests.',
     ]
     if not result.alone:
-        found.append("Several runs shared the machine, so their seconds do not compare methods: --workers 1 does.")
+        found.append("Several runs shared the machine: their times do not compare methods. With --workers 1 they do.")
     for row in result.rows:
         plain = result.rows[0]
         if row.failed:
-            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
+            what = "a constant prediction" if "data" in result.task else "wrong on every row"
+            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as {what}.")
         if row.stopped:
             found.append(f"{row.method}: {row.stopped} of {row.trials} trials stopped after a third of their epochs.")
         if row.counted and plain.counted and abs(row.counted / plain.counted / row.passes * plain.passes - 1) > OFF:
@@ -107,7 +108,7 @@ def caveats_of(result: Result) -> list[str]:
                 f"{row.method} has {row.share:.2f} times the passes: choose epochs that {row.passes:g} divides."
             )
         if row.edges:
-            found.append(f"{row.method} is selected at the edge of its own space: {', '.join(row.edges)}.")
+            found.append(f"The best trials of {row.method} lie at the edge of its own space: {', '.join(row.edges)}.")
     return found
 
 
@@ -115,7 +116,8 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Return the heads and lines of a result's table: a column per method, which fits narrow screens."""
     answers = {a.method: a for a in result.contrasts}
     trials = sorted({n for a in result.contrasts for n, *_ in a.forecast if a.verdict in ("open", "undecided")})
-    first = ("verdict", "difference, points", "its interval", *(f"{n} trials would show" for n in trials))
+    verdict, difference, interval = "verdict", "difference of test error, points", "  its interval, for all looks"
+    first = (verdict, difference, interval, *(f"{n} trials could show, points (time)" for n in trials))
     lines: dict[str, dict[str, str]] = {name: {} for name in first}
     for row in result.rows:
 
@@ -123,31 +125,32 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             lines.setdefault(name, {})[method] = value
 
         a = answers.get(row.method)
-        add("verdict", "reference" if row is result.rows[0] else "" if a is None else a.verdict)
+        add(verdict, "reference" if row is result.rows[0] else "" if a is None else a.verdict)
         if a is not None:
-            add("difference, points", _signed(a.difference))
-            add("its interval", f"{_signed(a.low)} to {_signed(a.high)}")
+            add(difference, _signed(a.difference))
+            add(interval, f"{_signed(a.low)} to {_signed(a.high)}")
             if a.verdict in ("open", "undecided"):
                 for n, shows, time in a.forecast:
-                    add(f"{n} trials would show", f"{shows:.1f} ({words_of(time)})")
-        add(f"error, best of {result.tuning}, %", f"{row.tuned:.2f}")
-        add(f"best of {len(row.curve)}, %", f"{row.half:.2f}")
-        add("one trial, %", f"{row.untuned:.2f}")
+                    add(f"{n} trials could show, points (time)", f"{shows:.1f} ({words_of(time)})")
+        tunings = {1: row.curve[0][1], result.tuning: row.tuned, len(row.curve): row.curve[-1][1]}
+        for n, error in sorted(tunings.items()):
+            add(f"test error, {f'best of {n} trials' if n > 1 else 'one trial'}, %", f"{error:.2f}")
         add("trials (failed)", f"{row.trials} ({row.failed})")
         add("passes per step", f"{row.counted or row.passes:.2f}")
-        add("time per trial" if result.alone else "time per trial (shared)", words_of(row.seconds))
+        add(f"time per trial{'' if result.alone else ', shared machine'}", words_of(row.seconds))
         if (r := row.reached) is not None:
-            ends = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
-            add(f"reaches {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
-            add("after so many passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
-            add("  95 % interval", " to ".join(ends))
+            low, high = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
+            target = f"reach {result.methods[0]}'s {result.target:.1f} % on validation"
+            add(target, f"{100 * r.share:.0f} % of tunings")
+            add("passes until half of them do", f"{r.passes:.1f}" if isfinite(r.passes) else "never")
+            add("  95 % interval of these passes", low if low == high else f"{low} to {high}")
             if result.alone:
-                add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
-        for name, (value, low, high) in row.measures.items():
+                add("time until half of them do", words_of(r.seconds) if isfinite(r.seconds) else "never")
+        for name, (value, low_, high_) in row.measures.items():
             add(name, short(value))
-            add(f"  95 % interval of {name}", f"{short(low)} to {short(high)}")
+            add(f"  95 % interval of {name}", f"{short(low_)} to {short(high_)}")
         for name, value in row.best.items():
-            add(f"its best {name}", short(value))
+            add(f"best trial: {name}", short(value))
     methods = [row.method for row in result.rows]
     return ("", *methods), [(name, *(cells.get(m, "") for m in methods)) for name, cells in lines.items()]
 

@@ -85,11 +85,16 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Estimated:
-    """An error or a difference of errors, with the variances of points and of rows, and degrees of freedom."""
+    """An error or a difference of errors, with the variances of points and of rows, and degrees of freedom.
+
+    `lasting` is the part of `rows` that stays with ever more trials: rows that are hard for all trials of a method.
+    The rest is of the trials themselves, and in the variance of points too.
+    """
 
     value: float
     points: float
     rows: float
+    lasting: float
     trials: int
     tuning: int
 
@@ -100,7 +105,9 @@ class Estimated:
     @property
     def df(self) -> float:
         """2 N / T, more where rows have a part in the variance: a rule that simulations confirm."""
-        return degrees(self.trials, self.tuning, self.points, self.rows)
+        if self.points <= 0:
+            return LARGE
+        return min(2 * self.trials / self.tuning * (1 + self.rows / self.points) ** 2, LARGE)
 
     @property
     def p(self) -> float:
@@ -115,14 +122,9 @@ class Estimated:
 
     def at(self, trials: int) -> Estimated:
         """Return the same value with the variances that this many trials are expected to have."""
-        return Estimated(self.value, self.points * self.trials / trials, self.rows, trials, self.tuning)
-
-
-def degrees(trials: float, tuning: int, points: float, rows: float) -> float:
-    """Return the degrees of freedom of an estimate."""
-    if points <= 0:
-        return LARGE
-    return min(2 * trials / tuning * (1 + rows / points) ** 2, LARGE)
+        part = self.trials / trials
+        rows = self.lasting + part * (self.rows - self.lasting)
+        return Estimated(self.value, part * self.points, rows, self.lasting, trials, self.tuning)
 
 
 def quantile(df: float, tail: float) -> float:
@@ -176,7 +178,8 @@ def estimate(method: Outcomes, reference: Outcomes | None, tuning: int, row_vari
     n = len(method)
     if not 1 <= tuning < n:
         raise ValueError(f"{n} trials of a method show the best of up to {n - 1}, not of {tuning}: run more")
-    value, without, wrong = 0.0, np.zeros(n), None
+    value, without = 0.0, np.zeros(n)
+    wrong: list[tuple[Array, NDArray[np.bool_]]] = []
     for sign, outcomes in ((1, method), (-1, reference)):
         if outcomes is None:
             continue
@@ -184,12 +187,23 @@ def estimate(method: Outcomes, reference: Outcomes | None, tuning: int, row_vari
         value += sign * float(w @ outcomes.test)
         without += sign * (outcomes.weights_without(tuning) @ outcomes.test)
         if outcomes.rows is not None:
-            part = sign * (w @ outcomes.rows)
-            wrong = part if wrong is None else wrong + part
+            wrong.append((sign * w, outcomes.rows))
     points = (n - 1) / n * float(((without - without.mean()) ** 2).sum())
-    if row_variance is None:
-        row_variance = 0.0 if wrong is None else float(wrong.var(ddof=1)) / len(wrong)
-    return Estimated(value, points, row_variance, n, tuning)
+    rows = lasting = row_variance or 0.0
+    if row_variance is None and wrong:
+        each = sum(w @ flags for w, flags in wrong)
+        rows = float(np.var(each, ddof=1)) / np.size(each)
+        lasting = min(max(sum(_between(*one, *other) for one in wrong for other in wrong), 0.0), rows)
+    return Estimated(value, points, rows, lasting, n, tuning)
+
+
+def _between(u: Array, one: NDArray[np.bool_], v: Array, other: NDArray[np.bool_]) -> float:
+    """The covariance over rows of the errors of two different trials, with these weights, over the number of rows."""
+    n = one.shape[1]
+    own = (one & other).mean(1) - one.mean(1) * other.mean(1)  # of trials at the same point
+    covariance = np.mean((u @ one) * (v @ other)) - np.mean(u @ one) * np.mean(v @ other) - (u * v) @ own
+    whole = u.sum() * v.sum()
+    return float(covariance * whole / (whole - u @ v) / (n - 1))
 
 
 def curve(method: Outcomes, upto: int | None = None) -> Iterator[Estimated]:
@@ -198,18 +212,17 @@ def curve(method: Outcomes, upto: int | None = None) -> Iterator[Estimated]:
         yield estimate(method, None, tuning)
 
 
-def detectable(difference: Estimated, trials: float, level: float, power: float = 0.8) -> float:
+def detectable(difference: Estimated, trials: int, level: float, power: float = 0.8) -> float:
     """Return the difference that this many trials detect with some power, at a two-sided level, from a first look."""
-    points = difference.points * difference.trials / trials
-    df = degrees(trials, difference.tuning, points, difference.rows)
-    return (quantile(df, level / 2) + quantile(df, 1 - power)) * sqrt(points + difference.rows)
+    then = difference.at(trials)
+    return (quantile(then.df, level / 2) + quantile(then.df, 1 - power)) * then.stderr
 
 
 def trials_for(difference: Estimated, size: float, level: float, most: int = 100_000) -> float:
     """Return about how many trials detect a difference of this size; infinite if the test rows cannot show it."""
-    n = float(difference.trials)
+    n = difference.trials
     while detectable(difference, n, level) > size:
-        n *= 1.05
+        n += max(n // 20, 1)
         if n > most:
             return inf
     return n

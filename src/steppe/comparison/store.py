@@ -23,7 +23,7 @@ from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
 from .design import Design, Trial
-from .halving import Halved, limit
+from .halving import Halved, limit, rung_of
 from .sequential import Contrast, decide
 from .statistics import Outcomes
 
@@ -38,6 +38,7 @@ Key = tuple[str, str, int, int]  # kind, method, trial, repeat
 class Done:
     """The outcome of a trial: which rows are classified correctly, or why it failed; what it cost; its curve.
 
+    The rows of a failed trial are those of a constant prediction, or none where the labels are unknown.
     `curve` has the validation error after some passes and seconds; `rung` is the one at the rung of halving, where the
     trial may have `stopped`; `measures` are of its last weights.
     """
@@ -64,8 +65,8 @@ class Done:
 
     @cached_property
     def validation_error(self) -> float:
-        """The error on validation rows; 1 for a failure: it counts as wrong everywhere."""
-        return 1.0 if self.failed else 1 - float(unpacked_bits(self.validation).mean())
+        """The error on validation rows; 1 for a failure without rows: it counts as wrong everywhere."""
+        return 1 - float(unpacked_bits(self.validation).mean()) if self.validation else 1.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Comparison:
             found.append(self.done[key])
         wrong = np.ones((len(found), self.rows or 2), dtype=bool)
         for k, one in enumerate(found):
-            if not one.failed:
+            if one.test:
                 wrong[k] = ~one.rows
         validation = np.array([one.validation_error for one in found])
         failed, halved = np.array([bool(one.failed) for one in found], dtype=bool), None
@@ -112,7 +113,7 @@ class Comparison:
     @cached_property
     def rows(self) -> int:
         """The number of test rows; 0 before the first trial."""
-        return next((len(one.rows) for one in self.done.values() if not one.failed), 0)
+        return next((len(one.rows) for one in self.done.values() if one.test), 0)
 
     def edges(self, method: str, n: int) -> list[str]:
         """Return the shared settings whose edge has much of the tuning weight of a method's first n trials."""
@@ -222,10 +223,15 @@ class Record:
     def add(self, trial: Trial, repeat: int, done: Done) -> None:
         """Append the outcome of a trial."""
         current = self.current
-        if current is not None and not done.failed and current.rows not in (0, len(done.rows)):
+        if current is not None and done.test and current.rows not in (0, len(done.rows)):
             raise ValueError(
                 f"trial {trial.index} of {trial.method} has {len(done.rows)} test rows, and earlier ones have "
                 f"{current.rows}: all trials need the same rows"
+            )
+        if current is not None and current.design.halving and done.rung is None and not done.failed:
+            raise ValueError(
+                f"halving compares trials after a third of their epochs, and trial {trial.index} of {trial.method} "
+                f"reported nothing from epoch {rung_of(trial.epochs, 1)} on: call trial.report(validation_error, epoch)"
             )
         values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
         place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
@@ -272,7 +278,7 @@ class Record:
             return
         key: Key = (line["kind"], line["method"], line["trial"], line["repeat"])
         done = Done(**{f.name: line[f.name] for f in fields(Done) if f.name in line})
-        if not done.failed:
+        if done.test:
             done.rows, done.validation_error  # noqa: B018  checks the digests
         self.comparisons[-1] = replace(current, done={**current.done, key: done})
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from math import inf, isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -67,6 +67,11 @@ class Kind:
     bounds: tuple[Bound, ...] = ()
     checks: tuple[Callable[[Any, str], Any], ...] = ()
 
+    @cached_property
+    def shape(self) -> tuple[Any, tuple[Any, ...]]:
+        """The type without its parameters, and these."""
+        return get_origin(self.type) or self.type, get_args(self.type)
+
     @property
     def words(self) -> str:
         if get_origin(self.type) is Literal:
@@ -87,7 +92,7 @@ class Kind:
 
     def fits(self, value: Any, tensors: bool = False) -> bool:
         """Whether a value has the type and is within the bounds; `tensors` may be numbers too, and are not read."""
-        shape, inside = get_origin(self.type) or self.type, get_args(self.type)
+        shape, inside = self.shape
         if shape is Literal:
             return value in inside
         if isinstance(value, bool):
@@ -137,6 +142,7 @@ def fits(value: Any, annotation: Any) -> bool:
     return any(kind.fits(value) for kind in kinds_of(annotation))
 
 
+@cache
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type that it is, without ranges."""
     return tuple(kind.type for kind in kinds_of(annotation))

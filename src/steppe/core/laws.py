@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, log
-from typing import Any
+from math import exp, isfinite, log
+from random import Random
+from typing import Any, ClassVar
 
-import numpy as np
+from .._util.numbers import read_plain
 
 BORDER = 0.1  # the outer tenth of a law, at either end
 
@@ -30,6 +31,7 @@ class Uniform:
 
     low: float
     high: float
+    kind: ClassVar[str] = "uniform"
 
     def __post_init__(self) -> None:
         _check_bounds(self, self.low, self.high)
@@ -37,6 +39,10 @@ class Uniform:
     def at(self, u: float) -> float:
         """Return the setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
+
+    def draw(self, random: Random) -> float:
+        """Return a value that a generator draws."""
+        return random.uniform(self.low, self.high)
 
     def edge(self, u: float) -> str:
         """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
@@ -61,6 +67,7 @@ class LogUniform:
 
     low: float
     high: float
+    kind: ClassVar[str] = "log_uniform"
 
     def __post_init__(self) -> None:
         _check_bounds(self, self.low, self.high)
@@ -73,6 +80,47 @@ class LogUniform:
 
     def at(self, u: float) -> float:
         return float(self.low * (self.high / self.low) ** u)
+
+    def draw(self, random: Random) -> float:
+        # `at` rounds otherwise in the last bits, and keys of runs follow from these
+        return exp(random.uniform(log(self.low), log(self.high)))
+
+    def edge(self, u: float) -> str:
+        return _edge(u)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Whole numbers from `low` to `high`, both included, all equally likely.
+
+    Parameters
+    ----------
+    low, high
+        The ends.
+
+    Examples
+    --------
+    >>> steppe.comparison.Integers(1, 8).at(0.5)
+    5
+
+    """
+
+    low: int
+    high: int
+    kind: ClassVar[str] = "integers"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+        if not all(isinstance(x, int) for x in (self.low, self.high)):
+            raise ValueError(
+                f"an Integers law goes from one whole number to another, not from {self.low!r} to {self.high!r}"
+            )
+
+    def at(self, u: float) -> int:
+        return min(int(self.low + u * (self.high + 1 - self.low)), self.high)
+
+    def draw(self, random: Random) -> int:
+        return random.randint(self.low, self.high)
 
     def edge(self, u: float) -> str:
         return _edge(u)
@@ -95,6 +143,7 @@ class Choice:
     """
 
     values: tuple[Any, ...]
+    kind: ClassVar[str] = "choice"
 
     def __init__(self, *values: Any):
         given = tuple(values[0]) if len(values) == 1 and isinstance(values[0], list | tuple) else values
@@ -105,12 +154,18 @@ class Choice:
     def at(self, u: float) -> Any:
         return self.values[min(int(u * len(self.values)), len(self.values) - 1)]
 
+    def draw(self, random: Random) -> Any:
+        return random.choice(self.values)
+
     def edge(self, u: float) -> str:
         return ""
 
 
-Law = Uniform | LogUniform | Choice
+Law = Uniform | LogUniform | Integers | Choice
 """The distribution of one setting."""
+
+KINDS: Mapping[str, Any] = {law.kind: law for law in (Uniform, LogUniform, Integers, Choice)}
+"""Laws by their names in files."""
 
 
 def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]:
@@ -119,6 +174,8 @@ def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]
     Both depend on the seed of the comparison and on the number of the trial alone. More dimensions add coordinates and
     change none, so that methods with settings of their own share the others with all methods.
     """
+    import numpy as np
+
     random = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     return int(random.integers(2**31)), [float(u) for u in random.random(dimensions)]
 
@@ -129,13 +186,14 @@ def law_of(value: Any) -> Law:
         return value
     if isinstance(value, Mapping) and len(value) == 1:
         kind, given = next(iter(value.items()))
-        kinds: Mapping[str, Any] = {"log_uniform": LogUniform, "uniform": Uniform, "choice": Choice}
-        if kind in kinds and isinstance(given, list):
-            return kinds[kind](*given)  # type: ignore[no-any-return]
+        if kind == Choice.kind and isinstance(given, list):
+            return Choice(given)
+        if kind in KINDS and isinstance(given, list) and len(given) == 2:
+            return KINDS[kind](*given)  # type: ignore[no-any-return]
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
             f"{value!r} is no law of a setting: write {{log_uniform: [0.001, 1]}}, {{uniform: [0, 1]}}, "
-            "{choice: [10, 30]}, or one value"
+            "{integers: [1, 8]}, {choice: [10, 30]}, or one value"
         )
     return Choice(value)
 
@@ -160,25 +218,21 @@ def law_in(text: Any) -> Any:
         if "law goes" in str(error):
             raise
         raise ValueError(f"{text!r} is no law of a setting: write LOW..HIGH, as in 0.001..1, or A/B/C") from error
-    return Choice(*map(_value, text.split("/"))) if "/" in text else text
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return Choice(*map(read_plain, text.split("/"))) if "/" in text else text
 
 
 def as_plain(law: Law) -> Any:
     """Return a law as plain values, as `law_of` reads them."""
-    if isinstance(law, Choice):
-        return law.values[0] if len(law.values) == 1 else {"choice": list(law.values)}
-    if isinstance(law, LogUniform | Uniform):
-        return {"log_uniform" if isinstance(law, LogUniform) else "uniform": [law.low, law.high]}
-    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform or steppe.comparison.Choice")
+    if not isinstance(law, Law):
+        raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform, .Integers or .Choice")
+    if isinstance(law, Choice) and len(law.values) == 1 and not isinstance(law.values[0], Mapping | list | tuple):
+        return law.values[0]
+    return {law.kind: list(parts_of(law))}
+
+
+def parts_of(law: Law) -> tuple[Any, ...]:
+    """Return the ends of a law, or all values of a choice."""
+    return law.values if isinstance(law, Choice) else (law.low, law.high)
 
 
 def _edge(u: float) -> str:

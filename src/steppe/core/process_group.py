@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import finalize
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .vector import Vector
 
+R = TypeVar("R")
 Rows = list[tuple[int, list[float]]]  # numbered rows of numbers
 
 
@@ -69,12 +70,15 @@ class Workers:
         dist.all_gather_object(per_worker, mine, group=self.group)
         return per_worker
 
-    def raise_on_all(self, error: Exception | None) -> None:
-        """Raise on every worker the error of any of them; otherwise the other workers wait for that one forever."""
+    def together(self, task: Callable[[], R]) -> R:
+        """The result of a task; raise on every worker the error of any of them, or the others wait for that one."""
         if self.group is None:
-            if error is not None:
-                raise error
-            return
+            return task()
+        error: Exception | None = None
+        try:
+            result = task()
+        except Exception as raised:
+            error = raised
         per_worker = self._of_each(error and (type(error), str(error)))
         if error is not None:
             raise error
@@ -82,3 +86,4 @@ class Workers:
             if remote is not None:
                 kind, message = remote
                 raise kind(f"worker {rank}: {message}")
+        return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, nan
 from typing import Any
 
@@ -33,7 +34,7 @@ class Chunk:
     sharding: Sharding | None
     shape: torch.Size  # of one member, over all ranks
 
-    @property
+    @cached_property
     def stacked(self) -> bool:
         return len(self.members) > 1
 
@@ -264,7 +265,8 @@ class Vector:
             length = self._norm(p, space.precision)
             # squares of float32 numbers overflow above 2e19 and vanish below 1e-23; always accumulating in float64
             # would take 30 times as long on a CPU
-            if space.device.type == "cpu" and space.precision is torch.float32 and not TINY ** (1 / p) < length < inf:
+            wide = space.device.type != "cpu" or space.precision is not torch.float32
+            if not (wide or TINY ** (1 / p) < float(length) < inf):
                 length = self._norm(p, torch.float64).float()
         self._length = length if p == 2 else self._length
         return length

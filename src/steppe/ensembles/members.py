@@ -15,10 +15,10 @@ from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
 from ..training.batches import rows_file
-from ..training.config import Config, Weights
+from ..training.config import FREE, Config, Weights
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.folder import FREE, Run, changes, folder_of, open_run, plain
+from ..training.folder import Run, changes, folder_of, open_run, plain
 from ..training.problem import data_of
 from ..training.schedule import Exchange, Position
 from .strategies import End, Ensemble, Rest, strategy

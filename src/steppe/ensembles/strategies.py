@@ -14,6 +14,8 @@ from ..training.schedule import Exchange
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]
 How = Literal["sequence", "processes"]
+BALANCE = ("exchange_at", "exchange_every", "share", "named", "rest")  # settings of SharpBalance
+OF_STRATEGIES = ("member_radii", *BALANCE)  # settings that some strategies read
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Ensemble:
     """
 
     headings: ClassVar[Mapping[str, tuple[str, ...]]] = {  # of the help page
-        "strategies of ensembles": ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest"),
+        "strategies of ensembles": OF_STRATEGIES,
     }
     members: Count = 3  # SharpBalance paper, section 4.4
     """number of runs"""
@@ -145,7 +147,6 @@ class Strategy:
 
 
 METHOD = ("method", "rho", "method_options")
-BALANCE = ("exchange_at", "exchange_every", "share", "named", "rest")
 
 STRATEGIES: Mapping[str, Strategy] = {
     "deep": Strategy("members differ by their seeds, without a method", "Lakshminarayanan et al. 2017", _deep),
@@ -179,4 +180,4 @@ def strategy(name: str) -> Strategy:
 
 def unread(name: str) -> set[str]:
     """Return the settings that some strategies read and the one of that name does not."""
-    return {*METHOD, *BALANCE, "member_radii"} - {*strategy(name).reads}
+    return {*METHOD, *OF_STRATEGIES} - {*strategy(name).reads}

@@ -19,7 +19,7 @@ from ..measures.estimate import Estimate, summarise
 from ..measures.run import Results
 from ..training.distributed import device_of
 from ..training.evaluate import ROWS, corrupted_test, evaluating, measured, objective_of, on_data
-from ..training.problem import Task, moved
+from ..training.problem import Task, data_of, moved
 from .members import Trained
 from .scores import MATRICES, OF_PREDICTOR, By, scored
 
@@ -93,7 +93,8 @@ class Predictors:
             raise ValueError(f"{', '.join(unfinished)} is not trained to its end: rerun the command that trains it")
         device = device_of(trained.config.device)
         models = [run.model(trained.weights).to(device) for run in trained.runs]
-        return cls(trained, models, moved(trained.runs[0].data(), device))
+        config = replace(trained.runs[0].config, data_root=trained.config.data_root)  # its folder may be a copy
+        return cls(trained, models, moved(data_of(config), device))
 
     def predictions(self, rows: Iterable[Dataset]) -> tuple[Tensor, Tensor]:
         """Return the members' logits on all sets of rows together, and the targets."""

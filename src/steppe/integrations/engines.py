@@ -21,14 +21,19 @@ EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), st
 _FROM_LIBRARIES: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that `bind` gave to engines
 
 
+def find_engine(optimizer: Any) -> SharpnessAware | None:
+    """The `SharpnessAware` that an optimizer is or wraps, if any."""
+    while type(optimizer) is not SharpnessAware and optimizer is not None:  # Fabric's wrapper is a subclass
+        optimizer = getattr(optimizer, "optimizer", None)
+    return optimizer
+
+
 def engine_of(optimizer: Any) -> SharpnessAware:
     """The `SharpnessAware` that an optimizer is or wraps."""
-    inner = optimizer
-    while type(inner) is not SharpnessAware:  # Fabric's wrapper is a subclass, with attributes of its own
-        inner = getattr(inner, "optimizer", None)
-        if inner is None:
-            raise TypeError(f"the optimizer is {type(optimizer).__name__}, not a SharpnessAware: make one by {EXAMPLE}")
-    return inner
+    engine = find_engine(optimizer)
+    if engine is None:
+        raise TypeError(f"the optimizer is {type(optimizer).__name__}, not a SharpnessAware: make one by {EXAMPLE}")
+    return engine
 
 
 def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:

@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 
 from .._util.extras import explained
 from ..core.probe import Method
+from ..optim.build import build
 from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
-from .engines import bind, check_no_static_graph, check_whole_batch, counted_once, engine_of
+from .engines import bind, check_no_static_graph, check_whole_batch, counted_once, engine_of, find_engine
 
 with explained():
     from transformers import Trainer
@@ -34,17 +35,17 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
     *args, **kwargs
         As for `Trainer`.
     method
-        A method such as `steppe.SAM(rho=0.05)`, around the optimizer that `Trainer` creates. None if `optimizers` or
-        `optimizer_cls_and_kwargs` give a `SharpnessAware`.
+        A method such as `steppe.SAM(rho=0.05)`, or its name, around the optimizer that `Trainer` creates. None if
+        `optimizers` or `optimizer_cls_and_kwargs` give a `SharpnessAware`.
     options
-        Keyword arguments of `SharpnessAware`, such as `{"seed": 1}`.
+        Keyword arguments of `SharpnessAware`, such as `{"seed": 1}`, and of a method that is given by its name.
 
     """
 
     optimizer: Any
 
     def __init__(
-        self, *args: Any, method: Method | None = None, options: dict[str, Any] | None = None, **kwargs: Any
+        self, *args: Any, method: Method | str | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         self.method, self.options = method, options or {}
         if options and method is None:
@@ -63,9 +64,12 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
                 f"optim={name!r} steps during the backward pass, and a sharpness-aware step has several: use another "
                 "optim, such as adamw_torch"
             )
+        method = self.method if find_engine(self.optimizer) is None else None  # an earlier call of `train` made it
         base = super().create_optimizer(*args, **kwargs)
-        if self.method is not None and not isinstance(base, SharpnessAware):
-            self.optimizer = SharpnessAware(base, self.method, **self.options)
+        if isinstance(method, str):
+            self.optimizer = build(method, base, **self.options)
+        elif method is not None:
+            self.optimizer = SharpnessAware(base, method, **self.options)
         engine_of(self.optimizer)  # raises if there is none
         return self.optimizer  # type: ignore[no-any-return]
 

@@ -210,10 +210,8 @@ class _Checker:
         if weight is None:
             raise ValueError(
                 f"the loss of a batch is not the mean of its parts' losses: {values}. If it averages over something "
-                "else than rows, such as targets that are not ignored, pass the weight of a batch: weight=lambda "
-                "batch: (batch[1] != -100).sum(), or weight='tokens' of steppe.objective and steppe.measure. If it is "
-                "meant to depend on whole batches, as contrastive losses do, pass weight=1, and all of them count "
-                "the same."
+                "else than rows, pass the weight of a batch: weight='tokens', or weight=lambda batch: (batch[1] != "
+                "-100).sum(). If it needs whole batches, as contrastive losses do, pass weight=1."
             )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .batches import own_loss
 from .estimate import Estimate, Kind, Measure, weighted
 from .objective import Objective
-from .precision import Precision
+from .session import Precision
 
 Rows = Literal["train", "validation", "test", "corrupted", "augmented"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
@@ -84,18 +84,17 @@ class PerBatch(Measure):
     measure: Measure
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        rows: list[tuple[int, list[float]]] = []
-        error: Exception | None = None
-        try:
-            for number, batch in objective.each():
-                rows.append(row_of(number, self.measure.estimate(batch, seed), batch.batch_weights[0]))
-                if objective.group is None:
-                    yield mean_of(rows)
-        except Exception as raised:
-            error = raised
-        objective.workers.raise_on_all(error)
+        each = (
+            row_of(number, self.measure.estimate(batch, seed), batch.batch_weights[0])
+            for number, batch in objective.each()
+        )
         if objective.group is not None:
-            yield mean_of(objective.workers.all_gather(rows))
+            yield mean_of(objective.workers.all_gather(objective.workers.together(lambda: list(each))))
+            return
+        rows: list[tuple[int, list[float]]] = []
+        for row in each:
+            rows.append(row)
+            yield mean_of(rows)
 
     def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
         """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""

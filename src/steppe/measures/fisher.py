@@ -71,7 +71,7 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
 
 @register(
     "fisher_trace", kind="unbiased", cost="1 gradient", label="Fisher trace",
-    does="the mean squared norm of per-row gradients",
+    does="the mean squared norm of per-sample gradients",
 )  # fmt: skip
 @dataclass(frozen=True)
 class FisherTrace(Measure):

@@ -62,12 +62,12 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
 
 @register(
     "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
-    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
+    does="the mean over samples of tr H, H the Hessian of a sample's loss in its input",
     args=(1,),
 )  # fmt: skip
 @register(
     "input_curvature", kind="unbiased", cost="1 gradient and 10 products", paper="Garg and Roy 2023",
-    label="input curvature", does="the mean over rows of tr H^2, H the Hessian of a row's loss in its input",
+    label="input curvature", does="the mean over samples of tr H^2, H the Hessian of a sample's loss in its input",
 )  # fmt: skip
 @dataclass(frozen=True)
 class InputCurvature(Measure):
@@ -108,11 +108,11 @@ class InputCurvature(Measure):
 @register(
     "fisher_input_correlation", kind="plug-in", cost="2 gradients and 10 products", paper="Lu et al. 2024",
     label="rank correlation of Fisher trace and input curvature",
-    does="Spearman's rank correlation over rows of the squared gradient norm and the input curvature",
+    does="Spearman's rank correlation over samples of the squared gradient norm and the input curvature",
 )  # fmt: skip
 @dataclass(frozen=True)
 class FisherInputCorrelation(Measure):
-    """Spearman's rank correlation over rows of the squared gradient norm and the input curvature.
+    """Spearman's rank correlation over samples of the squared gradient norm and the input curvature.
 
     Near 1, both order the rows alike (Lu et al. 2024, Figure 13). The noise of few draws pulls it towards 0. The error
     is the jackknife over rows, which takes quadratic time in their number.

@@ -38,9 +38,8 @@ from .checks import check_arguments, check_not_sharded, check_objective
 from .estimate import Cost
 from .first_step import FirstStepContext
 from .functional import loss_of_batch, unwrap
-from .precision import Precision
 from .reductions import Reduction, find_reductions
-from .session import R, Statistics, session
+from .session import Precision, R, Statistics, session
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class Objective:
         """What the loss of every batch sums or averages over; None for a single batch, and if it is not known."""
         if self.weight is not None or (len(self.batches) < 2 and self.group is None):
             return None
-        found = self._on_all_workers(lambda: find_reductions(self))
+        found = self.workers.together(lambda: find_reductions(self))
         return None if self._sum_over_workers(found is None) else found  # all weigh batches alike
 
     @cached_property
@@ -308,27 +307,15 @@ class Objective:
         vars(self)["_checked"] = True  # the checks evaluate the objective
         try:
             with session(self.model, self.statistics):
-                self._on_all_workers(lambda: (self.sizes, self.params))
+                together: Any = self.workers.together if self.group is not None else lambda task: task()
+                together(lambda: (self.sizes, self.params))
                 _ = self.reductions, self.rows  # sums over workers: all of them must compute these at the same time
-                self._on_all_workers(lambda: self.batch_weights)
+                together(lambda: self.batch_weights)
                 _ = self.shares
-                self._on_all_workers(lambda: check_objective(self))
+                together(lambda: check_objective(self))
         except BaseException:
             vars(self)["_checked"] = False
             raise
-
-    def _on_all_workers(self, task: Callable[[], R]) -> R:
-        """The result of a task; raise, on all workers if on one."""
-        if self.group is None:
-            return task()
-        error: Exception | None = None
-        result: Any = None
-        try:
-            result = task()
-        except Exception as raised:
-            error = raised
-        self.workers.raise_on_all(error)
-        return result  # type: ignore[no-any-return]
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
         """The gradient of an optimizer's first step with a method at these weights.

@@ -13,8 +13,8 @@ from ..core.arguments import check_instance, described
 from .combinators import OnData, PerBatch, Rows
 from .estimate import Measure
 from .modern_look import CASES, RADII
-from .precision import Precision
 from .registration import MEASURES
+from .session import Precision
 from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start
 
 DATA_OPTIONS = {f.name for f in fields(OnData)} - {"measure"}
@@ -43,7 +43,8 @@ def measure_by_name(name: str) -> Measure:
     """
     measures = resolve_measures([name])
     if len(measures) > 1:
-        raise ValueError(f"{name!r} is {len(measures)} measures: {', '.join(measures)}. Name one of them")
+        one = next(iter(measures))
+        raise ValueError(f"{name!r} stands for {len(measures)} measures: name one of them, such as {one}")
     return next(iter(measures.values()))
 
 

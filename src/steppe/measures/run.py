@@ -104,7 +104,7 @@ class Results(Mapping[str, Estimate]):
 
     def _total(self) -> str:
         seconds = f"{self.cost.seconds:.1f} s"
-        return f"In all {self.cost} over the rows, {seconds}. Shared work is counted once, at the first measure."
+        return f"Total cost: {self.cost}, {seconds}; work that measures share is counted once."
 
     def _repr_html_(self) -> str:
         """The table, for notebooks."""

@@ -23,7 +23,7 @@ def _held_out(held_out: bool, **run: int) -> dict[str, None]:
 
 @register(
     "agnostic-sam",
-    does="up on training rows, down on held-out ones",
+    does="up on training samples, down on held-out ones",
     passes="3 if simple else 4",
     paper="Nguyen et al. 2024",
     in_run=_held_out,
@@ -85,7 +85,7 @@ class AgnosticSAM(Method):
 
 @register(
     "agnostic-sam-simple",
-    does="the same without the ascent on held-out rows",
+    does="the same without the ascent on held-out samples",
     passes="3",
     paper="Nguyen et al. 2024",
     in_run=_held_out,

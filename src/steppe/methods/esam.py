@@ -20,7 +20,7 @@ from .registry import register
 
 @register(
     "esam",
-    does="SAM on some tensors and the rows hit hardest",
+    does="SAM on some tensors and the samples hit hardest",
     passes="3 if gamma < 1 else 2",
     paper="Du et al. 2022",
 )

@@ -79,7 +79,7 @@ class OnSomeRows(Wrapper):
 
 @register(
     "sharpbalance",
-    does="SAM on the rows of a mask, plain on the others",
+    does="SAM on the samples of a mask, plain on the others",
     passes="3",
     paper="Lu et al. 2024",
 )

@@ -167,7 +167,8 @@ class OptimizerContext:
         """Steps the base optimizer, moves the weights, and stores the plan's vectors and options."""
         with self.settings_applied():
             self._base.step()
-        self.apply_moves()
+        if self.moves:
+            self.apply_moves()
         self.commit()
 
     @torch.no_grad()
@@ -177,9 +178,15 @@ class OptimizerContext:
             vector = self.moves.pop()
             add_(vector.space.locals(), vector.tensors)
 
-    @torch.no_grad()
     def commit(self, steps: int = 1) -> None:
         """Stores the plan's vectors, after the base optimizer has created its own state."""
+        if self._remembered:
+            self._store()
+        for group in self._base.param_groups:
+            group[STEP] = self.step + steps
+
+    @torch.no_grad()
+    def _store(self) -> None:
         for slot, vector in self._remembered.items():
             old = [self._base.state.get(p, {}).get(PREFIX + slot) for p in self.space.params]
             if all(t is not None for t in old):
@@ -189,8 +196,6 @@ class OptimizerContext:
                 # Adam initialises only parameters without any state: add none to those that it skipped
                 if p.grad is not None or self._base.state.get(p):
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
-        for group in self._base.param_groups:
-            group[STEP] = self.step + steps
 
 
 class StepsTheBase:

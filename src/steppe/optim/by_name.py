@@ -29,7 +29,9 @@ class optimizer(Optimizer):  # noqa: N801  (called as a function; Lightning's CL
         The class of the optimizer that applies the gradient, a function that makes one, or a name in `torch.optim`.
     method
         A name from `steppe.METHODS`, or a method.
-    **options
+    options
+        The same as `**more`, for configurations that can name parameters of a signature only, such as Lightning's CLI.
+    **more
         Options of the method, of the base and of `SharpnessAware`, each by its name.
 
     Examples
@@ -42,9 +44,16 @@ class optimizer(Optimizer):  # noqa: N801  (called as a function; Lightning's CL
     """
 
     def __new__(
-        cls, params: ParamsT, base: type[Optimizer] | str = SGD, method: str | Method = "sam", **options: Any
+        cls,
+        params: ParamsT,
+        base: type[Optimizer] | str = SGD,
+        method: str | Method = "sam",
+        options: dict[str, Any] | None = None,
+        **more: Any,
     ) -> SharpnessAware:
-        return from_parameters(params, base, method, options)
+        if twice := sorted((options or {}).keys() & more.keys()):
+            raise ValueError(f"{twice[0]} is given twice, in options={options} and by itself: give it once")
+        return from_parameters(params, base, method, {**(options or {}), **more})
 
 
 def __getattr__(name: str) -> Callable[..., SharpnessAware]:

@@ -15,7 +15,8 @@ def optimizer(
     params: ParamsT,
     base: Callable[..., Optimizer] | str = SGD,
     method: str | Method = "sam",
-    **options: Any,
+    options: dict[str, Any] | None = None,
+    **more: Any,
 ) -> SharpnessAware: ...
 def agnostic_sam(
     base: Optimizer,

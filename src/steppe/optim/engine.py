@@ -41,9 +41,9 @@ from .misuse import (
     wrapped_error,
 )
 from .report import Report
-from .step import Pass, Step, run_step
+from .step import Pass, Step
 from .unfinished import guard_pending
-from .weights import ParamLayout, check_not_complex
+from .weights import ParamLayout, check_not_complex, outside_inference_mode
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
@@ -168,7 +168,7 @@ class SharpnessAware(Optimizer):
         self.checked = 0  # the last walk of the model after which graphs were searched for batch normalisation
         self.warned = False  # of batch normalisation that no pass can restore
         self.rounding_checked = False  # whether weights of low precision have moved as far as they should
-        with torch.inference_mode(False):  # a tensor that is made in that mode can never be written to outside of it
+        with outside_inference_mode():
             self._overflow = torch.zeros((), dtype=torch.float32, device="cpu")  # read by the scaler
             if self.scaler is not None:
                 device = next(p.device for g in self.param_groups for p in g["params"])
@@ -286,7 +286,7 @@ class SharpnessAware(Optimizer):
         if not accumulate:
             self.check_no_pending_plan()
         self._ended = False
-        self._running = weakref.ref(running := run_step(self, accumulate, mask))
+        self._running = weakref.ref(running := Step.passes(self, accumulate, mask))
         return running
 
     def check_no_pending_plan(self) -> None:
@@ -368,7 +368,7 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
         raise TypeError(TAKES_NO_PASS)
     if pass_.scaler is not None:
         pass_.scaler.has_scaled = False
-    with torch.enable_grad() if pass_.probe.grad else nullcontext():
+    with torch.enable_grad() if pass_.probe.grad and not torch.is_grad_enabled() else nullcontext():
         loss = closure(pass_) if takes_pass else closure()
     if not pass_.ran and loss is not None:
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")

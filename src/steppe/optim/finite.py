@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -69,8 +69,8 @@ class DeviceGuard:
     def __call__(self, base: Optimizer, step: Step) -> None:
         context, total = step.context, step.total
         self.sets |= context.settings.keys()
-        self._watched = total is not None
-        if total is None:
+        self._watched = isinstance(total, Tensor)
+        if not isinstance(total, Tensor):
             context.apply()
             return
         skip = total != 0
@@ -128,16 +128,6 @@ def _host_number() -> Tensor:
     return _FREE.pop()
 
 
-class Unscaled(Protocol):
-    """An optimizer whose gradients are unscaled already."""
-
-    scaler: Any
-
-    def found_inf_(self) -> Tensor:
-        """1.0 if a pass of the planned step has overflowed, else 0.0; the next step overwrites it."""
-        ...
-
-
 def enabled(scaler: Any) -> Any:
     """The scaler, or None if it is disabled."""
     return scaler if scaler is not None and scaler.is_enabled() else None
@@ -169,7 +159,7 @@ def is_scaled(loss: Tensor, scaler: Any) -> bool:
     return isinstance(factor, Tensor) and factor.data_ptr() == scaler._scale.data_ptr()
 
 
-def report_overflow(scaler: Any, optimizer: Unscaled) -> None:
+def report_overflow(scaler: Any, optimizer: Optimizer) -> None:
     """Tells `scaler.update()` of this step's overflow, unless the scaler has read it already."""
     if scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
         scaler.unscale_(optimizer)

@@ -109,7 +109,7 @@ class Tensors:
         return list(map(_version, self.tensors))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: every step makes two, and that takes three times as long
 class Snapshot:
     """Tensors, and the values that they had; other attributes of metrics, and copies of them."""
 
@@ -240,10 +240,10 @@ class ForwardState:
             self._first.restore()
         self._first = None
 
-    def undo(self, before: Snapshot) -> None:
-        """State as before the step. May be interrupted and called again."""
+    def undo(self, before: Snapshot, *, noise: bool) -> None:
+        """State as before the step, with its random numbers or without. May be interrupted and called again."""
         before.restore()
-        if self._noise is not None:
+        if noise and self._noise is not None:
             self._noise.restart()
         self._first = None
 

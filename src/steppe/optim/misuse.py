@@ -182,9 +182,8 @@ def check_accelerate(engine: Any) -> None:
         raise RuntimeError(NO_ACCUMULATION.format(steps))
     if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
-            "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
-            "none: make it by SharpnessAware(..., scaler=accelerator.scaler), or write `for pass_ in "
-            "steppe.integrations.accelerate.passes(opt): pass_.backward(loss)`, then opt.step()"
+            "Accelerate and the optimizer do not have the same scaler: pass scaler=accelerator.scaler to the "
+            "optimizer, or loop over steppe.integrations.accelerate.passes(opt) and call pass_.backward(loss)"
         )
 
 
@@ -234,7 +233,7 @@ def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> boo
                 warnings.warn(
                     f"{where}, and its running statistics will move at perturbed weights too: {remedy}, and they move "
                     "once a step, at the weights.",
-                    stacklevel=5,
+                    stacklevel=4,
                 )
                 return True
         pending += inputs

@@ -22,10 +22,7 @@ class Report:
     lr: Any = None
     rho: Any = None
     _first: Vector | None = field(default=None, repr=False)
-    _distance: Tensor | None = field(default=None, repr=False)  # ||e|| of the current probe
-
-    def start_probe(self, displacement: Vector | None) -> None:
-        self._distance = displacement.norm() if displacement is not None else None
+    distance: Tensor | None = field(default=None, repr=False)  # ||e|| of the current probe
 
     def add(self, reading: Reading, loss: Tensor | None) -> None:
         if loss is not None:
@@ -33,7 +30,7 @@ class Report:
         if reading.grad is NO_GRADIENT:
             return
         norm = reading.grad.norm()
-        self.displacements.append(norm * 0 if self._distance is None else self._distance)
+        self.displacements.append(norm * 0 if self.distance is None else self.distance)
         self.grad_norms.append(norm)
         if self._first is None:
             self._first = reading.grad.clone()

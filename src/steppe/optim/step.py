@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,7 +142,7 @@ class Step:
         self.before = self._start = self.state.begin(self.space, noise, everywhere=engine.device_guard is not None)
         self.report = Report() if engine.record else None
         self.loss: Tensor | None = None
-        self.total: Tensor | None = None
+        self.total: Tensor | float | None = None
         self.overflow = False
         self._checked = engine.on_nonfinite is not None or self.scaler is not None
         self._numbers: list[Tensor] = []  # losses and norms of gradients, all of which must be finite
@@ -148,43 +150,54 @@ class Step:
         self._versions: list[int] = []  # of the forward state after the passes
         self._graph: Tensor | None = None  # of the first loss, until its layers are checked
         self._count = 0  # passes that have run
-        self._grad_enabled = torch.is_grad_enabled()
+        self._thread, self._grad_enabled = get_ident(), torch.is_grad_enabled()
+        # cleared before the garbage collector closes a loop; without a callback, later than that (Python 3.14)
+        self._reference = weakref.ref(self, id)
+        self._graphless = False  # whether gradients are off, in a pass without one
+        self._elsewhere: bool | None = None  # whether this step is abandoned in the middle of other code
         self._abandoned = False
 
-    def passes(self) -> Generator[Pass]:
-        """Yields every pass, then is the engine's planned step; an exception restores everything."""
+    @classmethod
+    def passes(cls, engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
+        """Yields every pass of a step, which is then the engine's planned one; an exception restores everything."""
+        step = cls(engine, accumulate, mask)
         try:
             try:
-                self.engine.planned = None
-                direction = yield from self._run_plan()
-                self.keeper.end(self.replicas)
-                self.state.end()
-                self._versions = self.before.tensors.versions()
-                self._finish(direction)
+                engine.planned = None
+                direction = yield from step._run_plan()
+                step.keeper.end(step.replicas)
+                step.state.end()
+                step._versions = step.before.tensors.versions()
+                step._finish(direction)
+                torch.set_grad_enabled(step._grad_enabled)
             except BaseException as error:
-                self._abandon(error)
+                step._abandon(error)
                 raise
         except BaseException as error:  # again: an interrupt may have hit the lines above
-            self._abandon(error)
+            step._abandon(error)
             raise
 
     def _run_plan(self) -> Generator[Pass, None, Vector]:
-        """Yields a pass for every probe of the plan and returns its direction."""
+        """Yields a pass for every probe of the plan and returns its direction, with gradients off."""
         plan, pass_ = self.engine.method.plan(self.context), None
         while True:
-            with torch.no_grad():
-                try:
-                    probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
-                if self._count:
-                    self.state.next_pass()
-                unchecked = not self._count and self.engine.checked != self.state.walked
-                pass_ = Pass(probe, self.scaler, keep_graph=unchecked)
-                self._move(probe)
+            torch.set_grad_enabled(False)  # no block: a loop that is collected would end it in the middle of other code
+            try:
+                probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            if self._count:
+                self.state.next_pass()
+            unchecked = not self._count and self.engine.checked != self.state.walked
+            pass_ = Pass(probe, self.scaler, keep_graph=unchecked)
+            self._move(probe)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
+                self._graphless = not probe.grad
+                torch.set_grad_enabled(self._grad_enabled and probe.grad)
                 yield pass_
+            if probe.grad:
+                self._grad_enabled = torch.is_grad_enabled()
             pass_.finish()
             if not self._count:
                 self._graph, self.loss = pass_.graph, pass_.loss
@@ -201,7 +214,7 @@ class Step:
             self.replicas.reshard()
         self.keeper.move_to(probe.at)
         if self.report is not None:
-            self.report.start_probe(None if probe.at is None else self.keeper.displacement())
+            self.report.distance = None if probe.at is None else self.keeper.displacement().norm()
         if asked is not None and asked > 0:
             engine.rounding_checked = True
             warn_of_rounding(asked, self.keeper.displacement())
@@ -238,15 +251,14 @@ class Step:
             options = {**engine.param_groups[0], **settings}
             self.report.lr, self.report.rho = options.get("lr"), options.get("rho")
         untouched = direction is self.gradients.last and direction.intact
-        with torch.no_grad():
-            if self._checked:
-                for vector in [*([] if untouched else [direction]), *self.context.moves]:  # may overflow on their own
-                    if self.space.device.type == "cuda":
-                        self._flag = nonfinite_flag(vector.chunks, self._flag)
-                    else:
-                        self._numbers.append(vector.norm())
-                self._add_up(settings)
-            self.gradients.deliver(direction, untouched)
+        if self._checked:
+            for vector in [*([] if untouched else [direction]), *self.context.moves]:  # may overflow on their own
+                if self.space.device.type == "cuda":
+                    self._flag = nonfinite_flag(vector.chunks, self._flag)
+                else:
+                    self._numbers.append(vector.norm())
+            self._add_up(settings)
+        self.gradients.deliver(direction, untouched)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             self.overflow, self.total = not self.finite, None
         if (earlier := self._earlier) is not None:
@@ -265,6 +277,9 @@ class Step:
         """Sets the total; of the settings only NaN counts: SA-SAM's theta starts at infinity."""
         device, precision = self.space.device, self.space.precision
         numbers = self._numbers + [torch.where(v.isinf(), 0, v) for v in settings.values() if isinstance(v, Tensor)]
+        if device.type == "cpu" and self.replicas.alone and self.engine.device_guard is None:
+            self.total = sum(0.0 * float(x) for x in numbers)
+            return
         together = torch.stack([x.to(device, precision) for x in numbers])
         # times 0 first: a sum of large finite numbers may overflow
         total = together.mul_(0).sum() if self._flag is None else nonfinite_flag([together], self._flag)
@@ -318,20 +333,24 @@ class Step:
         return self.loss
 
     def _abandon(self, error: BaseException) -> None:
-        """Restores everything as before the step. May be interrupted and called again."""
+        """Restores everything as before the step. May be interrupted and called again.
+
+        The garbage collector may close a loop in the middle of other code, whose grad mode and random numbers stay.
+        """
+        if self._elsewhere is None:
+            closed = GeneratorExit in (type(error), type(error.__context__))
+            elsewhere = closed and (self._reference() is None or get_ident() != self._thread)
+            if elsewhere or (closed and not self._graphless):  # the caller may be about to leave a block of its own
+                self._grad_enabled = torch.is_grad_enabled()
+            self._elsewhere = elsewhere
         if not self._abandoned:
+            torch.set_grad_enabled(False)
             self.replicas.recover()
-            self.state.undo(self._start)
+            self.state.undo(self._start, noise=not self._elsewhere)
             self.gradients.undo()
             self.keeper.end(self.replicas)
-            if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
-                torch.set_grad_enabled(self._grad_enabled)
+            torch.set_grad_enabled(self._grad_enabled)
             self._abandoned = True
         if self._earlier is not None and self._was_current:
             self._earlier._versions = self._earlier.before.tensors.versions()
         self.engine.planned = self._earlier
-
-
-def run_step(engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
-    """The passes of a step, which begins with the first of them."""
-    yield from Step(engine, accumulate, mask).passes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any
@@ -73,9 +74,10 @@ class WeightKeeper:
             return
         if self._origin is None:
             if self._copies is None:
-                self._copies = list(map(torch.empty_like, self._whole_places))
+                self._copies = list(map(torch.clone, self._whole_places))
+            else:
+                copy_(self._copies, self._whole_places)
             origin = self._chunks(self._copies)
-            copy_(self._copies, self._whole_places)
             self._origin, self._weights = origin, None
         elif self.displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
@@ -104,9 +106,8 @@ class WeightKeeper:
         copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
         self.displaced = False
 
-    @torch.no_grad()
     def end(self, replicas: Replicas) -> None:
-        """Ends a step: restores the parameters."""
+        """Ends a step: restores the parameters, without a graph."""
         if replicas.sharded:
             replicas.reshard()
         self.restore()
@@ -141,7 +142,7 @@ def warn_of_rounding(asked: Tensor, displacement: Vector) -> None:
         warnings.warn(
             f"the weights are {kinds}, which rounds a displacement of length {length:.3g} to {there:.3g} and moves "
             f"{moved:.0%} of them: keep them in float32, with torch.autocast around the passes, or raise rho",
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -160,7 +161,6 @@ class ParamLayout:
     places: list[Any]  # addresses and dtypes of the parameters at the last check
 
     @classmethod
-    @torch.inference_mode(False)  # a tensor that is made in that mode can never be written to outside of it
     def of(cls, model: nn.Module | None, groups: Groups) -> ParamLayout:
         """The layout of the parameter groups; raises if nothing in them requires a gradient."""
         params = _trained(groups)
@@ -175,8 +175,9 @@ class ParamLayout:
         replicas.reshard()  # gathered weights are other objects than the parameters
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
-        space = Space(params, group_of, [roles[id(p)] for p in params])
-        return cls(space, WeightKeeper(space), replicas, _kinds(space), _places(params))
+        with outside_inference_mode():
+            space = Space(params, group_of, [roles[id(p)] for p in params])
+            return cls(space, WeightKeeper(space), replicas, _kinds(space), _places(params))
 
     def matches(self, groups: Groups) -> bool:
         """Whether the groups still hold these parameters, with the same devices, dtypes and shapes."""
@@ -192,6 +193,14 @@ class ParamLayout:
         _check_no_shared_memory(params)
         self.places[:] = places
         return True
+
+
+def outside_inference_mode() -> AbstractContextManager[Any]:
+    """A context for new tensors: one that is made under inference mode can never be written to outside of it.
+
+    It enters a block there alone: where Ctrl-C leaves one open, torch sets the grad mode again when it is collected.
+    """
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def check_not_complex(params: Sequence[Tensor]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -65,9 +64,7 @@ class Replicas:
                 "a forward pass without a backward pass leaves FSDP2's weights gathered: pass model=, so that they are "
                 "resharded"
             )
-        if not grad:
-            return torch.no_grad()  # DDP then prepares no all-reduce
-        if sync:
+        if sync or not grad:
             return nullcontext()
         if self.sharded:
             raise RuntimeError(

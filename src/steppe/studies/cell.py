@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
+from .._util.numbers import read_plain
 from ..data.registry import CHOICES
 from ..ensembles.strategies import Ensemble
-from ..training.config import Config
+from ..training.config import FREE, Config
 from .grid import (
     RESERVED,
     STRATEGY,
@@ -34,8 +35,7 @@ from .plan import TARGETS, Study
 from .points import Point, points
 from .statistics.design import OWN
 
-NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
-NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
+NOT_STORED = (*FREE, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
 Stage = Literal["", "sweep", "final"]  # of a study with `select`
@@ -313,10 +313,11 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
     columns = {k: v for k, v in row.items() if k not in known and k != CHECKPOINT}
     normalise = study.normalise if path.is_file() else None
     identity = {"config": config, "weights": _fingerprint(path)}
+    root = {name: value for name, value in study.base.items() if name == "data_root"}  # runs may be copies
     return Cell(
         short_hash(identity if normalise is None else identity | {"standardise": normalise}),  # the key's earlier name
         name,
-        config,
+        config | root,
         groups_of(study, {**config, **columns}),
         str(path),
         known,
@@ -369,17 +370,8 @@ def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]
             raise ValueError(f"{file}, line {number}: {unknown('checkpoint in the pool', row[CHECKPOINT], names)}")
         if path in rows:
             raise ValueError(f"{file}, line {number}: {row[CHECKPOINT]} is there twice")
-        rows[path] = {k: _value(v) for k, v in row.items() if v != ""}
+        rows[path] = {k: read_plain(v) for k, v in row.items() if v != ""}
     missing = [p for p in paths if p not in rows]
     if missing:
         raise ValueError(f"{file} has no row for {missing[0]}: it needs one for every checkpoint of the pool")
     return rows
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -160,10 +160,11 @@ def _check_targets(study: Study, data: str, splits: Splits) -> None:
 
 
 def _check_model(config: Config, splits: Splits) -> None:
-    """Build the model, and pass a row through a reference model; on the meta device, which takes no memory."""
+    """Build the model, and pass a row through a reference model, with zeros as weights."""
     import torch
 
     from ..nn.registry import build
+    from ..training.distributed import threads
     from ..training.model import model_of
     from ..training.problem import task_of
 
@@ -172,9 +173,13 @@ def _check_model(config: Config, splits: Splits) -> None:
         if user_code.is_factory(config.model):
             model_of(config, task.shape, task.outputs)
             return
-        with torch.device("meta"), torch.no_grad():
+        with torch.device("meta"):
             model = build(config.model, task.shape, task.outputs, **config.model_options).eval()
-            model(torch.empty(1, *task.shape))
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # not on the meta device, whose first operation imports dynamo: half a second
+        with torch.no_grad(), threads(1):
+            zeros = {name: torch.zeros(one.shape, dtype=one.dtype) for name, one in state.items()}
+            torch.func.functional_call(model, zeros, torch.zeros(1, *task.shape))
     except (OSError, MemoryError) as error:
         if isinstance(error, FileNotFoundError):
             raise

@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from .._util.formats import json_safe
-from .._util.numbers import number, with_error
+from .._util.numbers import number, span, with_error
 from .protocol import EPOCH
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def remarks(table: Compared) -> list[str]:
     inside = [table.inside(e) for e in entries]
     if not entries:
         return ["No runs yet.", *table.ours.notes]
-    sentences = [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."]
+    sentences = [f"n = {span([e.n for e in entries])} runs per cell, ± one standard error."]
     if any(v is not None for v in inside):
         sentences.append(
             f"{inside.count(True)} of {len(inside) - inside.count(None)} numbers of the paper are in the 95 % interval "
@@ -122,7 +122,3 @@ def _difference(entry: Entry | None) -> str:
     if not isfinite(entry.difference_low):
         return f"{entry.difference:+.3g} ({entry.pairs})"
     return f"{entry.difference:+.3g} [{entry.difference_low:+.3g}, {entry.difference_high:+.3g}] ({entry.pairs})"
-
-
-def _span(numbers: Sequence[int]) -> str:
-    return str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"

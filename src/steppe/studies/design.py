@@ -29,8 +29,8 @@ def design_words(
     few, factor = design_of(_table([cell for cell in planned if cell.predicts])).weakest
     if factor:
         words.append(
-            f"Runs share settings, of which the fewest values are {few} {plural(factor)}: these limit what "
-            "correlations show. `random` draws settings for each run"
+            f"Runs share settings, and there are only {few} {plural(factor)}: that limits what correlations can show. "
+            "`random` draws settings for each run"
         )
     return [*words, *unpaired(study, planned, tuned)]
 

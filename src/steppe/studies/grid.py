@@ -19,6 +19,7 @@ RESERVED = {  # settings of a run or an ensemble that a study sets itself
     "measures": "say `measures` of the study itself",
     "measure_every": "say `measure_every` of the study itself",
     "loggers": "a study has its own store",
+    "log_every": "a study stores records of epochs",
     "how": "a cell trains its members one after the other; `engine` computes several cells at once",
     "processes": "write `engine: {workers: 4}` beside `base`",
 }
@@ -139,7 +140,7 @@ def config_of(values: Mapping[str, Any], place: str) -> Config:
 
 def plain(config: Config) -> dict[str, Any]:
     """A configuration in JSON types."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    values: dict[str, Any] = json.loads(json.dumps(vars(config)))
     return values
 
 

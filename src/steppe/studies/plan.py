@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._util.formats import from_yaml
 from .._util.measure_names import MeasureName, canonical_number
@@ -20,18 +20,32 @@ from .grid import mapping, settings, types
 from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
 
+
+class Target(NamedTuple):
+    """A number of a trained run that a study can predict: in a few words, in a sentence, and the setting it needs."""
+
+    label: str
+    about: str
+    needs: str = ""
+
+
 TARGETS = {
-    "test_error": "share of wrong answers on test rows",
-    "test_loss": "mean loss on test rows",
-    "gap": "test error minus training error",
-    "loss_gap": "test loss minus training loss",
-    "corrupted_error": "share of wrong answers on corrupted test rows; needs `corruptions` in base",
-    "validation_error": "share of wrong answers on validation rows; needs `validation` in base",
-    "validation_loss": "mean loss on validation rows, likewise",
-    "train_error": "share of wrong answers on training rows, with the final weights and without augmentation",
-    "train_loss": "mean loss on training rows, likewise",
+    "test_error": Target("test error", "share of wrong answers on test rows"),
+    "test_loss": Target("test loss", "mean loss on test rows"),
+    "gap": Target("generalisation gap", "test error minus training error"),
+    "loss_gap": Target("gap of the losses", "test loss minus training loss"),
+    "corrupted_error": Target(
+        "error on corrupted rows", "share of wrong answers on corrupted test rows", "corruptions"
+    ),
+    "validation_error": Target("validation error", "share of wrong answers on validation rows", "validation"),
+    "validation_loss": Target("validation loss", "mean loss on validation rows", "validation"),
+    "train_error": Target(
+        "training error", "share of wrong answers on training rows, with the final weights and without augmentation"
+    ),
+    "train_loss": Target(
+        "training loss", "mean loss on training rows, with the final weights and without augmentation"
+    ),
 }
-"""Numbers of a trained run that a study can predict."""
 
 TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
@@ -222,11 +236,10 @@ class Study:
                 f"grid draws {self.grid.laws[0]} from a law: say how often, with `random: {{points: 20}}` beside it"
             )
         varied = {*self.grid.settings, *(self.random.space if self.random is not None else ())}
-        needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
-        for target, needed in needs.items():
+        for target, one in TARGETS.items():
             wanted = target in self.targets or (self.select is not None and self.select.by == target)
-            if wanted and self.pool is None and needed not in {*self.base, *varied}:
-                raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
+            if wanted and self.pool is None and one.needs and one.needs not in {*self.base, *varied}:
+                raise ValueError(f"the target {target} needs {one.needs} in base: {one.about}")
         check_settings([self.compare], [], "compare")
         axes = [*self.grid.axes, *self.groups, *(self.select.runs.axes if self.select is not None else ())]
         if self.select is not None:

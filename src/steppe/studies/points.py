@@ -3,66 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import product
-from math import exp, log
 from random import Random
 from typing import Any
 
 from .._util.names import unknown
 from ..core.fields import fits
+from ..core.laws import KINDS, Law, law_of, parts_of
 from .grid import defaults, in_yaml, mapping, setting, settings, takes, types
 
 LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
 FRESH = ("seed", "data_seed")  # settings of which a grid takes a number of values: fresh ones at every combination
-RANGES: Mapping[str, Callable[[Random, Sequence[Any]], Any]] = {
-    "uniform": lambda random, ends: random.uniform(*ends),
-    "log_uniform": lambda random, ends: exp(random.uniform(log(ends[0]), log(ends[1]))),
-    "integers": lambda random, ends: random.randint(*ends),
-    "choice": lambda random, values: random.choice(values),
-}
-"""How values of a setting are drawn, by the name of a range."""
 
 
-@dataclass(frozen=True)
-class Law:
-    """A setting that is drawn for each run: a key of `RANGES`, and its two ends or all choices."""
-
-    kind: str
-    values: Sequence[Any]
-
-    @classmethod
-    def of(cls, name: str, value: Any, place: str) -> Law:
-        """Parse `{log_uniform: [0.01, 1]}`, whose ends or choices are values of the setting."""
-        if not is_law(value):
-            hint = f": {{choice: {in_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
-            if isinstance(value, Mapping) and len(value) == 1 and isinstance(kind := next(iter(value)), str):
-                raise ValueError(f"{place}: {unknown('range', kind, RANGES)}")
-            kinds = f"{', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}"
-            raise ValueError(f"{place} takes one of {kinds}, not {value!r}{hint}")
-        ((kind, values),) = value.items()
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{place}: {kind} takes a list of values, not {values!r}")
-        if kind != "choice":
-            numbers = int if kind == "integers" else (int, float)
-            good = len(values) == 2 and all(isinstance(v, numbers) for v in values) and values[0] <= values[1]
-            if not good or (kind == "log_uniform" and values[0] <= 0):
-                above = " above 0" if kind == "log_uniform" else ""
-                raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")
-        for one in values:
-            setting(name, one, place)
-        return cls(kind, values)
-
-    def draw(self, of: str) -> Any:
-        """The value that a text determines."""
-        return RANGES[self.kind](Random(of), self.values)
+def _law(name: str, value: Any, place: str) -> Law:
+    """Parse `{log_uniform: [0.01, 1]}`, whose ends or choices are values of the setting."""
+    if not is_law(value):
+        hint = f": {{choice: {in_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
+        if isinstance(value, Mapping) and len(value) == 1 and isinstance(kind := next(iter(value)), str):
+            raise ValueError(f"{place}: {unknown('law', kind, KINDS)}")
+        raise ValueError(
+            f"{place} takes one of {', '.join(KINDS)}, as in {{log_uniform: [0.01, 1]}}, not {value!r}{hint}"
+        )
+    try:
+        law = law_of(value)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+    for one in parts_of(law):
+        setting(name, one, place)
+    return law
 
 
 def is_law(value: Any) -> bool:
     """Whether a value in a file is meant as a law."""
-    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in RANGES
+    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in KINDS
 
 
 @dataclass(frozen=True)
@@ -126,7 +103,7 @@ def _axis(name: str, values: Any, place: str) -> list[tuple[str, dict[str, Any]]
         setting(name, None, place)  # raises: only an axis of mappings has a name of its own
     if not isinstance(values, list) or not values:
         hint = ""
-        if isinstance(values, Mapping) and set(values) <= set(RANGES):
+        if isinstance(values, Mapping) and set(values) <= set(KINDS):
             hint = f": a law belongs under `random`, as in {{points: 20, {name}: {in_yaml(values)}}}"
         elif values is not None and not isinstance(values, Mapping | list):
             hint = f": write `{name}: [{in_yaml(values)}]`, or move it to `base` if all runs share it"
@@ -148,7 +125,7 @@ def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[st
     label = str(entry.get(LABEL, ""))
     if not label and name not in types():  # an axis with a name of its own needs names for its values
         label = " ".join(f"{k}={in_yaml(v)}" for k, v in values.items())
-    laws = {k: Law.of(k, v, f"{place}.{k}") for k, v in values.items() if is_law(v) and not _is_dict(k)}
+    laws = {k: _law(k, v, f"{place}.{k}") for k, v in values.items() if is_law(v) and not _is_dict(k)}
     values = {k: v for k, v in values.items() if k not in laws}
     lists = {k: isinstance(v, list) and ("." in k or (k in types() and not takes(k, list))) for k, v in values.items()}
     for choice in product(*(v if lists[k] else [v] for k, v in values.items())):
@@ -190,7 +167,7 @@ class Draws:
         if fits(space.get("seed"), int):
             raise ValueError(f"{place}.seed: every point draws its own seed; `seed` in base is the study's")
         where = f"{place}.space" if earlier else place
-        laws = {str(name): Law.of(str(name), law, f"{where}.{name}") for name, law in space.items()}
+        laws = {str(name): _law(str(name), law, f"{where}.{name}") for name, law in space.items()}
         return cls(points, laws, shared, seed)
 
     def text(self, number: int) -> str:
@@ -219,7 +196,7 @@ def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: 
     for number in range(draws.points) if draws is not None else [0]:
         for point, labels in grid.labelled():
             where = {
-                name: [value.kind, *value.values] if isinstance(value, Law) else value
+                name: [value.kind, *parts_of(value)] if isinstance(value, Law) else value
                 for name, value in point.items()
                 if name not in FRESH and value != usual.get(name) and (independent or name not in contender)
             }
@@ -228,7 +205,7 @@ def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: 
             fresh, drawn = dict(grid.fresh), {}
             if draws is not None:
                 laws = {**draws.space, **{name: law for name, law in point.items() if isinstance(law, Law)}}
-                drawn = {name: law.draw(f"{draws.text(number) or of} {name}") for name, law in laws.items()}
+                drawn = {name: law.draw(Random(f"{draws.text(number) or of} {name}")) for name, law in laws.items()}
                 if draws.earlier is None and not {"seed", "seeds"} & {**given, **drawn}.keys():
                     fresh.setdefault("seed", 1)
             for seeds in fresh_seeds(fresh, of):

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
 from ..methods.registry import METHODS
 from ..training.config import Config
+from ..training.distributed import device_of
 from .check import check_names
+from .engines.engine import engine_of
 from .plan import Study
-from .run import still_open
-from .selection import previewed_cells
-from .store import Store
+from .run import Planned
+from .selection import choices
+from .table import Table
 
-PROBED = 3  # timed passes per model, after one that is not timed
+PROBED = 3  # timed passes per model
+WARM = 1, 8  # passes before them, on a CPU and on a GPU, where the first ones choose and capture kernels
+BEGIN = 8.0  # seconds of a run on a GPU before its first step: imports, data, capture
 STEPS = 64  # of a method whose steps differ: the mean number of passes is over these
 
 
@@ -47,13 +50,18 @@ class Projection:
 
 def project(study: Study) -> Projection:
     """Project the cost of the cells that a study still has to train; measures and evaluation are not in it."""
-    planned = previewed_cells(study)
+    before = Planned.of(study)
+    planned = before.cells
     check_names(study, planned)
-    missing = {task.cell.key for task in still_open(study, planned)}
+    missing = {task.cell.key for task in before.tasks}
     rows: dict[str, int] = {}
-    stored, speeds, basis = _stored_speeds(study), {}, []
+    stored, speeds, basis = _stored_speeds(before.table), {}, []
     passes: dict[str, float] = {}
     hours: dict[str, float] = {}
+    device = study.base.get("device")
+    engine = engine_of(study.engine, device)
+    at_once = (study.engine.workers or 1) if study.engine.name == "ray" else engine.workers  # a cluster is not asked
+    begin = BEGIN if device_of(device).type == "cuda" else 0.0
     for cell in planned:
         if cell.key not in missing or cell.checkpoint is not None:
             continue
@@ -61,22 +69,23 @@ def project(study: Study) -> Projection:
         like = _model_of(cell.config)
         if like not in speeds:
             speeds[like] = stored[like] if like in stored else probe(config)
-            source = (
-                "the median of stored runs" if like in stored else f"the median of {PROBED} passes timed now, eager"
-            )
+            source = "the median of stored runs" if like in stored else f"the median of {PROBED} passes timed now"
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
         method = METHODS[config.method]
         passes_per_step = fmean(method.passes_at(step, **config.method_options) for step in range(1, 1 + STEPS))
         passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
-        hours[cell.key] = passes[cell.key] * speeds[like] / 3600
+        # stored runs ran side by side
+        alone = passes[cell.key] * speeds[like]
+        hours[cell.key] = (alone if like in stored else begin + alone * engine.slowdown) / at_once / 3600
     stages = []
     for name in dict.fromkeys(cell.stage for cell in planned):
         of_one = [cell for cell in planned if cell.stage == name]
         total, time = (sum(of.get(cell.key, 0.0) for cell in of_one) for of in (passes, hours))
         stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, time))
-    what = "Hours of one process on this machine, training alone; evaluation and measures come on top."
-    more = " Final runs are projected with each method's first configuration." if study.select is not None else ""
+    what = f"Hours of training on this machine, {at_once} at a time; evaluation and measures come on top."
+    guessed = study.select is not None and all(one.cell is None for one in choices(study, before.table))
+    more = " Final runs are projected with each method's first configuration." if guessed else ""
     return Projection(stages, [*basis, what + more])
 
 
@@ -94,10 +103,12 @@ def steps_of(config: Config, rows: dict[str, int]) -> int:
 
 
 def probe(config: Config) -> float:
-    """Seconds per forward and backward pass of one batch, eager, the median of a few."""
+    """Seconds per forward and backward pass of one batch, captured as in a run on a GPU, the median of a few."""
     import torch
 
-    from ..training.distributed import device_of, threads
+    from ..cuda.capture import capture
+    from ..optim.build import build
+    from ..training.distributed import threads
     from ..training.model import model_of
     from ..training.problem import data_of, task_of
 
@@ -105,27 +116,33 @@ def probe(config: Config) -> float:
     splits = data_of(config)
     task = task_of(splits)
     size = min(config.batch_size, len(splits.train))
+
+    def loss(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            output: torch.Tensor = model(rows)
+            return output.float().square().mean()
+
     with threads(config.threads):
         model = model_of(config, task.shape, task.outputs).to(device).train()
         inputs = torch.randn(size, *task.shape, device=device)
+        opt = build("none", torch.optim.SGD(model.parameters(), lr=0.0), model=model)
+        step = (
+            capture(opt, loss, model, (inputs,)) if config.capture else lambda rows: opt.step(lambda: loss(model, rows))
+        )
         seconds = []
-        for _ in range(1 + PROBED):
+        warm = WARM[device.type == "cuda"]
+        for _ in range(warm + PROBED):
             start = perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                loss = model(inputs).float().square().mean()
-            loss.backward()
+            step(inputs)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(perf_counter() - start)
-    return median(seconds[1:])
+    return median(seconds[warm:])
 
 
-def _stored_speeds(study: Study) -> dict[str, float]:
-    """Seconds per pass in the finished runs of the store, by model."""
-    if not Path(study.store).exists():
-        return {}
-    with Store.reading(study.store) as store:
-        runs = [run for run in store.table().runs if run.meta.get("passes") and "training_seconds" in run.meta]
+def _stored_speeds(table: Table) -> dict[str, float]:
+    """Seconds per pass in finished runs, by model."""
+    runs = [run for run in table.runs if run.meta.get("passes") and "training_seconds" in run.meta]
     by_model: dict[str, list[float]] = {}
     for run in runs:
         by_model.setdefault(_model_of(run.config), []).append(run.meta["training_seconds"] / run.meta["passes"])

@@ -28,7 +28,7 @@ class StudyResult:
     planned, done, admitted : int
         Cells in the plan, finished cells, and finished cells within the admission rules.
     failures : mapping of str to str
-        Errors of failed cells by name.
+        Errors of failed cells by name, and of finished ones to which a measure or a picture could not be added.
     findings : Findings
         The verdicts.
     words : sequence of str
@@ -74,8 +74,9 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     failures = {run.name: run.error for run in pool.planned.runs if run.state == "failed"}
     verdicts = findings_of(pool, study, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
-    which = f"{len(pool.planned)} planned; finished runs{' with ' + rules if rules else ''} count"
-    words = [f"{len(pool.used)} runs count ({which}).", verdicts.sentence]
+    n, of = len(pool.used), len(pool.planned)
+    part = f"{n} of {of} planned runs are included: those that are finished{' and have ' + rules if rules else ''}."
+    words = [f"All {n} runs are included." if n == of else part, verdicts.sentence]
     words += [verdicts.method_sentence] if verdicts.comparisons else []
     words += [verdicts.row_sentence] if verdicts.row_sentence else []
     return StudyResult(study.folder, len(cells), len(done), failures, len(pool.used), verdicts, words)

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +74,13 @@ def run(
 
     """
     with invalid_values():
-        planned, also = previewed_cells(study), measures_in(list(also))
-    missing = [task.cell for task in still_open(study, planned, also, again)]
+        also = measures_in(list(also))
+    before = Planned.of(study, also, again)
     remote = getattr(engine, "remote", study.engine.name == "ray")
-    check_study(study, planned, missing, also, trust=trust, remote=remote)
-    if missing:
+    check_study(study, before.cells, [task.cell for task in before.tasks], also, trust=trust, remote=remote)
+    if before.tasks:
         with invalid_values():
-            words = unpaired(study, planned, tuned_settings(study))
+            words = unpaired(study, before.cells, tuned_settings(study))
         for text in words:
             announce(text)
     with ExitStack() as stack:
@@ -89,25 +89,26 @@ def run(
         stop_request = stack.enter_context(stop_signals())
         store.release()  # claims of a driver that ended: its workers ended with it
         stopped, stages = "", 1 if study.select is None else 2
+        failed: dict[str, str] = {}  # also of finished cells to which a measure or a picture was to be added
         for stage in range(stages):
             table = store.table()
             planned = planned_cells(study, table)
             stored = {run.key for run in table.runs}
             store.add(as_stored(c) for c in planned if c.key not in stored)
             _note(store, study, planned, also)
-            tasks = open_tasks(study, planned, table, measures_of(study, store), again and not stage)
+            tasks = open_tasks(study, planned, table, measures_of(study, store.notes()), again and not stage)
             if tasks and not stopped:
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
-                    stopped = _compute(store, tasks, engine, stop_request, update)
+                    stopped = _compute(store, tasks, engine, stop_request, update, failed)
         table = store.table()
         pool = Pool.of(study, planned, table)  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, pool, store.notes(), again) if not stopped else []
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
-                stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
+                stopped = _compute(store, pictures, engine or _engine(study), stop_request, update, failed)
         result = result_of(study, planned, store, table)
-    return replace(result, stopped=stopped)
+    return replace(result, stopped=stopped, failures={**result.failures, **failed})
 
 
 def result_of(study: Study, planned: Sequence[Cell], store: Store, table: Table | None = None) -> StudyResult:
@@ -191,17 +192,35 @@ def file_of(folder: Path) -> Path | None:
     return file if file is not None and file.is_file() else None
 
 
-def measures_of(study: Study, store: Store) -> list[str]:
+def measures_of(study: Study, notes: Mapping[str, Any], also: Sequence[str] = ()) -> list[str]:
     """The measures in the study's file, and those added since."""
-    return list(dict.fromkeys([*study.measures, *store.notes().get(ADDED, [])]))
+    return list(dict.fromkeys([*study.measures, *notes.get(ADDED, []), *also]))
 
 
-def still_open(study: Study, planned: Sequence[Cell], also: Sequence[str] = (), again: bool = False) -> list[Task]:
-    """The tasks that the store lacks; all without a store."""
-    if not study.store.exists():
-        return open_tasks(study, planned, Table([]), [*study.measures, *also], again)
-    with Store.reading(study.store) as store:
-        return open_tasks(study, planned, store.table(), [*measures_of(study, store), *also], again)
+@dataclass(frozen=True)
+class Planned:
+    """What a study has and lacks before it runs: its cells, what its store holds of them, and the open tasks."""
+
+    cells: Sequence[Cell]
+    table: Table
+    notes: Mapping[str, Any]
+    tasks: Sequence[Task]
+
+    @classmethod
+    def of(cls, study: Study, also: Sequence[str] = (), again: bool = False) -> Planned:
+        """Read the store, if there is one; some configuration stands for each winner that is not known yet.
+
+        Raises `InvalidStudy` for a plan that no run can follow.
+        """
+        table, notes = Table([]), {}
+        if study.store.exists():
+            with Store.reading(study.store) as store:
+                table, notes = store.table(), store.notes()
+        with invalid_values():
+            cells = planned_cells(study, table)
+            if study.select is not None and not any(cell.stage == "final" for cell in cells):
+                cells = previewed_cells(study)
+        return cls(cells, table, notes, open_tasks(study, cells, table, measures_of(study, notes, also), again))
 
 
 def open_tasks(
@@ -229,8 +248,15 @@ def open_tasks(
     return tasks
 
 
-def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: StopRequest, update: Update) -> str:
-    """Compute tasks and store their outcomes; returns why it ended early, or an empty text."""
+def _compute(
+    store: Store,
+    tasks: Sequence[Task],
+    engine: Engine,
+    stop_request: StopRequest,
+    update: Update,
+    failed: dict[str, str],
+) -> str:
+    """Compute tasks, store their outcomes, and add errors by name; returns why it ended early, or an empty text."""
     by_key = {task.cell.key: task.cell for task in tasks}
     driver = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -246,6 +272,8 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: 
                 raise Disagreement(outcome.error)
             _store_outcome(store, by_key[outcome.key], outcome)
             update(by_key[outcome.key].name, outcome.state)
+            if outcome.state == "failed":
+                failed[by_key[outcome.key].name] = outcome.error
     finally:
         store.release()
     return stop_request.why

@@ -207,6 +207,10 @@ class Table:
 
         A setting that a run does not have is None there, as in `setting`. An empty mapping is no value.
         """
+        return list(self._differing)
+
+    @cached_property
+    def _differing(self) -> list[str]:
         configs = [dict(_leaves(run.config)) for run in self.runs]
         paths = dict.fromkeys(path for config in configs for path in config)
         return [path for path in paths if len({repr(config.get(path)) for config in configs}) > 1]

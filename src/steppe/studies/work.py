@@ -67,7 +67,11 @@ def work(task: Task) -> Outcome:
     try:
         config, ensemble = task.cell.parts
         with loaded_once(), threads(config.threads):  # one reading of the data for training and evaluation
-            return _run(task, config) if ensemble is None else _ensemble(task, config, ensemble)
+            try:
+                return _run(task, config) if ensemble is None else _ensemble(task, config, ensemble)
+            except FloatingPointError as error:
+                message = f"FloatingPointError: {error}"
+                return Outcome(task.cell.key, "failed", error=message, correct=_of_a_constant(config))
     except Stopped as stop:
         return Outcome(task.cell.key, "stopped", error=str(stop))
     except Disagreement as error:
@@ -79,6 +83,18 @@ def work(task: Task) -> Outcome:
         transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError))
         transient &= not isinstance(error, FileNotFoundError)  # a retry does not find it either
         return Outcome(task.cell.key, "failed", error=message, transient=transient)
+
+
+def _of_a_constant(config: Config) -> dict[str, str]:
+    """Which rows the most frequent training class is right for: what is left of a run that diverged."""
+    from ..training.problem import data_of
+
+    splits = data_of(config)
+    if not splits.train.classes:
+        return {}
+    usual = splits.train.targets.mode().values
+    parts = {"test": splits.test, "validation": splits.validation}
+    return {name: packed_bits(part.targets == usual) for name, part in parts.items() if part is not None}
 
 
 def _run(task: Task, config: Config) -> Outcome:
@@ -169,7 +185,7 @@ def _of_checkpoint(task: Task, config: Config) -> tuple[Any, ...]:
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():
         run = open_run(path, config.model)  # `check_trust` has allowed the name
-        return run.model(), run.data(), run.task, run.records, {"parameters": float(run.about["parameters"])}
+        return run.model(), data_of(config), run.task, run.records, {"parameters": float(run.about["parameters"])}
     splits = data_of(config)
     problem = task_of(splits, standard_of(str(task.cell.normalise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)

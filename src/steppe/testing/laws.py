@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .._util.names import nearest
 from ..core.probe import Method
 from ..methods.registry import METHODS
 from .problem import ROWS, Case, Run, batch, holds, same
@@ -287,7 +288,8 @@ def check_method(
     """
     excused = dict(excused or {})
     if unknown := excused.keys() - LAWS.keys():
-        raise ValueError(f"there is no law {sorted(unknown)[0]!r}. There are: {'; '.join(LAWS)}")
+        name = min(unknown)
+        raise ValueError(f"there is no law {name!r}.{nearest(name, LAWS)} steppe.testing.LAWS has all")
     registered = METHODS[method] if isinstance(method, str) else None
     make: Callable[..., Any] = method if callable(method) else METHODS[method]
     name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))

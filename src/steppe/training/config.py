@@ -55,7 +55,8 @@ class Config:
         "schedule and averages": ("steps", "schedule", "milestones", "decay", "warmup", "ema", "swa", "swa_every"),
         "evaluation": ("evaluate_every", "corruptions", "severities", "measures", "measure_every", "measure_rows"),
         "speed, memory and files": (
-            "precision", "threads", "capture", "compile", "channels_last", "fsdp", "checkpoint_every", "loggers",
+            "precision", "threads", "capture", "compile", "channels_last", "fsdp", "checkpoint_every", "log_every",
+            "loggers",
         ),
     }  # fmt: skip
     data: str = "digits"
@@ -111,7 +112,7 @@ class Config:
     per_class: Count | None = None
     """train on this many rows of each class, the first ones"""
     labels: str | None = None
-    """labels of the training rows by people: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
+    """human labels of the training rows: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
     of the data set"""
     label_noise: Fraction = 0.0
     """fraction of training labels replaced by other classes (symmetric noise), rows set aside included"""
@@ -178,6 +179,8 @@ class Config:
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
     checkpoint_every: Annotated[float, Ge(0), Inf] = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
+    log_every: Count | None = None
+    """steps between records of the loss within an epoch, which stand in that of the epoch; defaults to none"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: csv, tensorboard, mlflow, wandb (`steppe loggers` lists all), or
     `package.module:factory`"""
@@ -198,6 +201,8 @@ class Config:
                 raise ValueError(why)
 
 
+FREE = ("out", "data_root", "loggers", "log_every", "checkpoint_every")
+"""Settings that change no number, and may change from one start of a run to the next."""
 _NOT_SHARDED = {
     "prune": "prune does not work with a sharded model: set fsdp to false, or prune to 0",
     "compile": "compile works in one process, and fsdp is for several: leave out one of them",

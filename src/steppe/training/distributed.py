@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..core.process_group import Workers, keep_gloo
 from ..core.shards import distributed
 
-R = TypeVar("R")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -60,17 +59,6 @@ def joined(device: torch.device, fsdp: bool) -> Iterator[Workers]:
         dist.barrier()  # gloo may abort if a worker leaves while another still communicates
     finally:
         dist.destroy_process_group()
-
-
-def together(workers: Workers, task: Callable[[], R]) -> R:
-    """Return `task()` of this worker; raise on all workers if it fails on one."""
-    failure: Exception | None = None
-    try:
-        value = task()
-    except Exception as error:
-        failure = error
-    workers.raise_on_all(failure)
-    return value
 
 
 def wrapped(model: nn.Module, workers: Workers, device: torch.device, fsdp: bool) -> nn.Module:

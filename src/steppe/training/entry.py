@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -30,11 +31,10 @@ from ..measures.session import preserved_rng
 from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
-from .config import Config, check_config
-from .distributed import device_of, joined, threads, together
+from .config import FREE, Config, check_config
+from .distributed import device_of, joined, threads
 from .evaluate import corrupted_test
 from .folder import (
-    FREE,
     HOLDER,
     LOCK,
     RUN,
@@ -107,13 +107,14 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
         stack.enter_context(preserved_rng())
         workers = stack.enter_context(joined(device, config.fsdp))
         first = workers.rank == 0
-        check_folder = together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
-        opened = together(workers, lambda: Opened.of(path, config))
+        check_folder = workers.together(lambda: stack.enter_context(claimed(path)) if first else None)
+        opened = workers.together(lambda: Opened.of(path, config))
         done = opened.done
         stack.enter_context(threads(config.threads or opened.threads(device)))
         if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
             run = opened.run()
-            together(workers, lambda: _loggers(stack, run, config) if first else [])  # hands over what they lack
+            run = replace(run, config=replace(run.config, data_root=config.data_root))  # it may be a copy
+            workers.together(lambda: _loggers(stack, run, config) if first else [])  # hands over what they lack
             return run
 
         def build() -> tuple[Training, Splits]:
@@ -124,7 +125,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
                 training.load(done)
             return training, splits
 
-        training, splits = together(workers, build)
+        training, splits = workers.together(build)
         training.check_folder = check_folder or training.check_folder
 
         def begin() -> tuple[Run, list[Logger]] | None:
@@ -138,7 +139,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
                     files.remove(path / RUN)
                 raise
 
-        begun = together(workers, begin)
+        begun = workers.together(begin)
         display = stack.enter_context(
             progress_shown(progress if first else False, training.timeline, training.position, config.batch_size)
         )
@@ -301,6 +302,7 @@ class Opened:
             "starts": [
                 *(before["starts"] if before is not None else []),
                 {
+                    "id": uuid4().hex,  # of the run in the stores of loggers, if it is its first start
                     "when": datetime.now(UTC).isoformat(timespec="seconds"),
                     "at": f"{training.position}",
                     "steppe": __version__,

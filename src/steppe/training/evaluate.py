@@ -21,9 +21,9 @@ from ..data.feed import batches
 from ..measures.batches import share
 from ..measures.combinators import OnData, Rows
 from ..measures.objective import Objective
-from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
 from ..measures.run import STOPPED, Results, measure_objective
+from ..measures.session import Precision
 from .checkpoint import Record
 from .config import NOISE, Config
 from .distributed import align_
@@ -213,6 +213,7 @@ def record_of(
     rows = timeline.length(position.epoch) * config.batch_size
     record: Record = {"epoch": number, "step": timeline.taken(position), **settings, **trained, "passes": state.passes}
     record |= {"skipped": state.skipped} if config.on_nonfinite == "skip" else {}
+    record |= {"steps": state.marked()} if config.log_every else {}
     start = perf_counter()
     align_(workers, state.module)
     if last or number % config.evaluate_every == 0:

@@ -39,9 +39,6 @@ LOCK, HOLDER = f"{NAME}.lock", f"{NAME}.holder"
 KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
 TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
-FREE = ("out", "data_root", "loggers", "checkpoint_every")
-"""Settings that may change from one start of a run to the next."""
-
 
 def folder_of(config: Config, strategy: str | None = None) -> Path:
     """Return the folder of a run: `out`, or a name made from data, model, method (or strategy of members) and seed."""

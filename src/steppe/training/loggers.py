@@ -11,10 +11,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from time import time
 from typing import Any, Protocol, TypeVar
+
+from filelock import FileLock
 
 from .._util import files
 from .._util.digests import digest
@@ -22,8 +26,8 @@ from .._util.extras import explained
 from .._util.formats import csv_text
 from .._util.registry import Registry
 from .._util.user_code import imported
-from .checkpoint import read_header
-from .folder import Run
+from .checkpoint import RECORDS, WEIGHTS, read_header
+from .folder import RUN, Run
 
 PROJECT = "steppe"  # of W&B, and experiment of MLflow, unless the environment names another
 
@@ -73,6 +77,17 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, (int, float)) and isfinite(value):  # metrics.jsonl has null for others
             flat[prefix + key] = value
     return flat
+
+
+def rows(record: Mapping[str, Any]) -> list[tuple[int, dict[str, float]]]:
+    """Return the numbers of an epoch by step: those of its steps if there are any, and at its last step all others."""
+    found = {
+        int(one["step"]): numbers({k: v for k, v in one.items() if k != "step"}, "step/")
+        for one in record.get("steps", [])
+    }
+    epoch = numbers({k: v for k, v in record.items() if k != "steps"})
+    found[record["step"]] = found.get(record["step"], {}) | epoch
+    return sorted(found.items())
 
 
 @dataclass(frozen=True)
@@ -135,14 +150,15 @@ class CSV:
 
     def __init__(self, run: Run):
         self._path = run.path / "metrics.csv"
-        self._rows = [numbers(r) for r in run.records]
+        self._rows = [values for record in run.records for _, values in rows(record)]
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         self._write()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._rows.append(dict(metrics))
-        self._write()
+        if "epoch" in metrics:  # the last of its epoch
+            self._write()
 
     def close(self) -> None:
         pass
@@ -161,8 +177,10 @@ class TensorBoard:
     def __init__(self, run: Run):
         with explained():
             from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard.summary import hparams
         self._folder, self._open = run.path / "tensorboard", SummaryWriter
         self._writer: Any = None
+        self._session: Any = hparams
         files.check_no_link(self._folder)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -170,6 +188,10 @@ class TensorBoard:
             files.remove(old)
         self._writer = self._open(str(self._folder))
         self._writer.add_text("config", f"```\n{json.dumps(params, indent=2)}\n```")
+        # a session of the HParams tab; without the summary of an experiment the tab lists all scalars of all runs
+        plain = {k: v if isinstance(v, bool | int | float | str) else json.dumps(v) for k, v in params.items()}
+        _, begin, self._end = self._session(plain, {})
+        self._writer.file_writer.add_summary(begin)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -178,17 +200,19 @@ class TensorBoard:
 
     def close(self) -> None:
         if self._writer is not None:
+            if finished(self._folder.parent):
+                self._writer.file_writer.add_summary(self._end)
             self._writer.close()
 
 
 @register_logger(
     "mlflow",
-    "`mlflow.db` in the run's folder, or the server that `MLFLOW_TRACKING_URI` names",
+    "one store for all runs: `mlflow.db` here, or the server of `MLFLOW_TRACKING_URI`",
     extra="mlflow",
     place=1,
 )
 class MLflow:
-    """One run of MLflow, in mlflow.db of the run's folder unless the environment names a tracking server.
+    """One run of MLflow in the store that MLflow itself would use; nested in the run of the caller, if one is active.
 
     It finds its run by a tag, and logs what that run does not have yet.
     """
@@ -197,29 +221,33 @@ class MLflow:
     TAG = "steppe.run"
 
     def __init__(self, run: Run):
-        local = run.path / "mlflow.db"
-        files.check_no_link(local)
         if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user names a server
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with explained():
             import mlflow
+            from mlflow.tracking.context.registry import resolve_tags
         self._folder, self._identity = run.path, identity(run)
-        self._connect: Callable[[], Any] = mlflow.MlflowClient
         self._run: str | None = None
-        if mlflow.is_tracking_uri_set():
-            self._experiment(self._connect())  # raises if the server cannot be reached
-        else:
-            self._connect = lambda: mlflow.MlflowClient(f"sqlite:///{local.resolve()}")
+        parent, tags, uri = mlflow.active_run(), {self.TAG: self._identity}, mlflow.get_tracking_uri()
+        # two processes that create a file of SQLite at once fail in MLflow's own migrations
+        local = uri.startswith("sqlite:///")
+        with FileLock(f"{uri.removeprefix('sqlite:///')}.lock") if local else nullcontext():
+            self._client: Any = mlflow.MlflowClient()
+            # raises if the server cannot be reached
+            self._experiment = self._by_name(self._client) if parent is None else str(parent.info.experiment_id)
+        if parent is not None:
+            tags["mlflow.parentRunId"] = parent.info.run_id
+        self._tags = resolve_tags(tags)  # with the user, the command and the commit
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        self._client = client = self._connect()
-        experiment = self._experiment(client)
-        earlier = client.search_runs([experiment], f"tags.`{self.TAG}` = '{self._identity}'")
-        tags = {self.TAG: self._identity}
-        run = earlier[0] if earlier else client.create_run(experiment, tags=tags, run_name=self._folder.name)
+        client = self._client
+        earlier = client.search_runs([self._experiment], f"tags.`{self.TAG}` = '{self._identity}'")
+        new_run = {"tags": self._tags, "run_name": self._folder.name}
+        run = earlier[0] if earlier else client.create_run(self._experiment, **new_run)
         self._run = key = run.info.run_id
+        self._complete = run.info.status == "FINISHED"  # and has its artifacts
         client.update_run(key, status="RUNNING")
         self._logged = {(name, m.step) for name in run.data.metrics for m in client.get_metric_history(key, name)}
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
@@ -237,14 +265,18 @@ class MLflow:
         for start in range(0, len(new), 1000):  # MLflow takes no more at once
             self._client.log_batch(self._run, metrics=new[start : start + 1000])
         self._logged |= {(m.key, step) for m in new}
+        self._complete &= not new
 
     def close(self) -> None:
         if self._run is not None:
-            done = read_header(self._folder)
-            self._client.set_terminated(self._run, "FINISHED" if done is not None and done.finished else "KILLED")
+            done = finished(self._folder)
+            for name in () if self._complete else (RUN, RECORDS, *([WEIGHTS] if done else [])):
+                if (self._folder / name).exists():
+                    self._client.log_artifact(self._run, str(self._folder / name))
+            self._client.set_terminated(self._run, "FINISHED" if done else "KILLED")
 
     @staticmethod
-    def _experiment(client: Any) -> str:
+    def _by_name(client: Any) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
@@ -299,13 +331,24 @@ class WandB:
             raise
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step > self.last_step:
-            self._run.log(dict(metrics), step=step, commit=True)
+        if step <= self.last_step:
+            return
+        values: dict[str, Any] = dict(metrics)
+        if measured := [name[9:-6] for name in metrics if name.startswith("measures/") and name.endswith("/value")]:
+            columns = ("value", "stderr", "n")
+            table = [[name, *(metrics.get(f"measures/{name}/{c}") for c in columns)] for name in measured]
+            values["measures_table"] = self._wandb.Table(["measure", *columns], table)
+        self._run.log(values, step=step, commit=True)
 
     def close(self) -> None:
-        if self._run is not None:
-            done = read_header(self._folder)
-            self._run.finish(exit_code=0 if done is not None and done.finished else 1)
+        if self._run is None:
+            return
+        if done := finished(self._folder):
+            artifact = self._wandb.Artifact(f"run-{self._identity}", "model")
+            for name in (RUN, RECORDS, WEIGHTS):
+                artifact.add_file(str(self._folder / name), policy="immutable")  # no copy
+            self._run.log_artifact(artifact)
+        self._run.finish(exit_code=0 if done else 1)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -334,10 +377,17 @@ def build_logger(name: str, run: Run) -> Logger:
 def start(logger: Logger, run: Run, params: Mapping[str, Any]) -> None:
     """Start a logger, and hand over the records that it does not have."""
     logger.log_params(params)
-    last = getattr(logger, "last_step", None)
+    last: Any = getattr(logger, "last_step", None)
     for record in run.records if last is not None else []:
-        if record["step"] > last:
-            logger.log_metrics(record["step"], numbers(record))
+        for step, values in rows(record):
+            if step > last:
+                logger.log_metrics(step, values)
+
+
+def finished(folder: Path) -> bool:
+    """Return whether the last checkpoint in a folder is that of a finished run."""
+    done = read_header(folder)
+    return done is not None and done.finished
 
 
 def identity(run: Run) -> str:

@@ -22,9 +22,9 @@ from ..optim.step import Pass
 from .batches import Batch, BatchSource
 from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record, commit
 from .config import NOISE, Config
-from .distributed import agreed, align_, together, wrapped
+from .distributed import agreed, align_, wrapped
 from .evaluate import autocast, record_of
-from .loggers import Logger, numbers
+from .loggers import Logger, rows
 from .model import Init, channels_last, load_init_, model_of, prune_
 from .problem import FACTOR, moved, optimizer_of, task_of, trained_loss
 from .progress import Bars, Lines
@@ -131,6 +131,9 @@ class Training:
             self.position = Position(self.position.epoch, self.position.step + 1)
             if self.state.averages and self._number != number:
                 self._average(every_step=True)
+            taken = self.timeline.taken(self.position)
+            if self.config.log_every and taken % self.config.log_every == 0:
+                self.state.mark(taken)
             self._display.stepped(self.position, self.state.sums)
             if self._alone or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
@@ -218,7 +221,7 @@ class Training:
                 as_read, self._prefix = append_record(self.path, record, self._prefix)
                 self.records.append(as_read)
 
-        together(self.workers, write)
+        self.workers.together(write)
         self._unlogged.append(record)
         # the first epoch, so that a folder with several records has a checkpoint; the last but one, from which a
         # longer run resumes
@@ -240,11 +243,12 @@ class Training:
                 commit(self.path, weights, rest, header, self._saved_header)
                 self._saved_header = header
 
-        together(self.workers, write)
+        self.workers.together(write)
         self._saved = monotonic()
         for record in self._unlogged:
-            for each in self._loggers:
-                each.log_metrics(record["step"], numbers(record))
+            for step, values in rows(record):
+                for each in self._loggers:
+                    each.log_metrics(step, values)
         self._unlogged = []
 
     def _check_finite(self) -> None:

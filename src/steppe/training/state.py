@@ -125,6 +125,23 @@ class TrainState:
         """Set the sums and counters of the epoch to zero."""
         self.sums.totals.zero_()
         self.passes, self.skipped, self.seconds = 0, 0, 0.0
+        self.marks: list[list[float]] = []
+
+    def mark(self, step: int) -> None:
+        """Keep the sums so far and the learning rate of a step, for a record of it; every worker takes part."""
+        totals = self.workers.all_reduce(self.sums.totals.clone()).tolist()
+        self.marks.append([step, float(self.opt.param_groups[0]["lr"]), *totals])
+
+    def marked(self) -> list[dict[str, float]]:
+        """Return a record of each marked step: means over the steps since the one before it."""
+        records, before = list[dict[str, float]](), [0.0, 0.0, 0.0]
+        for step, lr, *totals in self.marks:
+            loss, right, count = (now - then for now, then in zip(totals, before, strict=True))
+            before = totals
+            if count:  # not if all steps were skipped
+                accuracy = {} if isnan(right) else {"accuracy": right / count}
+                records.append({"step": int(step), "lr": lr, "loss": loss / count, **accuracy})
+        return records
 
     @property
     def _own(self) -> dict[str, Tensor]:
@@ -170,6 +187,7 @@ class TrainState:
             "passes": self.passes,
             "skipped": self.skipped,
             "seconds": self.seconds,
+            **({"marks": self.marks} if self.marks else {}),
         }
 
     def _unsharded(self, tree: Tree) -> Tree:
@@ -207,3 +225,4 @@ class TrainState:
         elif self.workers.rank == 0:  # resumed with another number of processes
             self.sums.totals.copy_(totals.sum(0))
         self.passes, self.skipped, self.seconds = state["passes"], state["skipped"], state["seconds"]
+        self.marks = state.get("marks", [])

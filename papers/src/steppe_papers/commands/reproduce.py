@@ -14,6 +14,7 @@ from steppe.extend import (
     command,
     error_lines,
     exit_code,
+    from_json,
     shown_tables,
     table,
     usage_errors,
@@ -40,7 +41,8 @@ class Which:
     records: list[str] = field(default_factory=list, metadata={"metavar": "FILE,FILE"})
     """take over records of other machines: records.csv files, or folders that hold one"""
     report: bool = False
-    """compute nothing: tables and pages from the records that are there"""
+    """compute nothing: tables and pages from the records that are there, or else from those that come with the
+    package, in the folder `committed`"""
     data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """folder of the data sets; defaults to data"""
     dry_run: bool = False
@@ -70,6 +72,8 @@ def reproduce(which: Which, engine: Engine, listing: Listing) -> Output:
     if listing.list or which.name is None:
         return _listed(which)
     if (in_theory := _name_in_theory(which.name)) is not None:
+        if which.report:
+            return _recorded(which.name, in_theory)
         out = which.out or f"studies/{which.name}"
         return theory.theory(theory.Which(in_theory, out, quick=which.budget == "smoke"))
     with usage_errors():
@@ -81,7 +85,14 @@ def reproduce(which: Which, engine: Engine, listing: Listing) -> Output:
         study = with_flags(chosen.study(which.budget, which.out), engine)
     if which.data_root is not None:
         study = replace(study, base={**study.base, "data_root": which.data_root})
-    imported = _import(study, which.records)
+    records = which.records
+    if which.report and not records and not study.store.exists():
+        from ..tables.states import COMMITTED
+
+        if (kept := COMMITTED / chosen.name / which.budget / "records.csv").is_file():
+            # apart from what is computed here, which must not go on from them
+            study, records = replace(study, out=str(study.folder.parent / "committed")), [str(kept)]
+    imported = _import(study, records)
     if which.dry_run:
         return _dry(study)
     if which.report:
@@ -102,6 +113,17 @@ def _stored(study: Study) -> StudyResult:
             f"there are no records in {study.folder}: run it without --report, or give --records records.csv"
         )
     return stored_result(study)
+
+
+def _recorded(name: str, study: str) -> Output:
+    """The sentences and numbers of a study of `steppe theory` that are recorded, here or with the package."""
+    from ..tables.states import ROOTS
+
+    files = [file for root in ROOTS if (file := root / name / f"{study}.json").is_file()]
+    if not files:
+        raise FileNotFoundError(f"there is no record of {name}: run it without --report")
+    data = from_json(files[0].read_text(encoding="utf-8"), str(files[0]))
+    return Output(data, [*data["words"], str(files[0])])
 
 
 def _import(study: Study, files: Sequence[str]) -> list[str]:

@@ -16,7 +16,10 @@ from ..recipes.recipe import BUDGETS, Recipe, names, recipe
 
 STATES = {"smoke": "smoke", "short": "short", "paper": "full"}
 THEORY = "theory/"  # before the names of `steppe theory`
-ROOTS = (Path("studies"), Path("papers/results"))  # what was computed here; in a checkout, records kept with the code
+_PACKAGE = Path(__file__).parents[1]
+# records that come with the code: beside it in a checkout, and in a wheel inside of it
+COMMITTED = next((d for d in (_PACKAGE / "results", _PACKAGE.parents[1] / "results") if d.is_dir()), _PACKAGE)
+ROOTS = (Path("studies"), COMMITTED)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,12 @@ class Eigenvalue(SpectralMeasure):
         residual.
     most
         The maximum number of products.
-    form, metric, by
-        The operator and the estimator, as in `SpectralMeasure`.
+    form
+        The matrix: `hessian` or `gauss_newton`.
+    metric
+        The scaling of the weights; None for none.
+    by
+        The estimator: `Sweep`, `hutchinson`, or `Dense` for small models.
 
     Examples
     --------
@@ -113,12 +117,16 @@ class Trace(SpectralMeasure):
     Parameters
     ----------
     rtol
-        The relative standard error at which the estimate stops. As the draws decide that, their mean has a bias, a
-        fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
+        The relative standard error at which the estimate stops. Because the draws decide when that is, their mean has a
+        bias, a fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
     most
         The maximum number of products.
-    form, metric, by
-        As in `Eigenvalue`.
+    form
+        The matrix: `hessian` or `gauss_newton`.
+    metric
+        The scaling of the weights; None for none.
+    by
+        The estimator: `Sweep`, `hutchinson`, or `Dense` for small models.
 
     Examples
     --------
@@ -154,12 +162,16 @@ class FrobeniusSquared(SpectralMeasure):
     Parameters
     ----------
     rtol
-        The relative standard error at which the estimate stops. As the draws decide that, their mean has a bias, a
-        fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
+        The relative standard error at which the estimate stops. Because the draws decide when that is, their mean has a
+        bias, a fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
     most
         The maximum number of products.
-    form, metric, by
-        As in `Eigenvalue`.
+    form
+        The matrix: `hessian` or `gauss_newton`.
+    metric
+        The scaling of the weights; None for none.
+    by
+        The estimator: `Sweep`, `hutchinson`, or `Dense` for small models.
 
     Examples
     --------
@@ -195,8 +207,12 @@ class LogDeterminant(SpectralMeasure):
     runs, steps
         Of stochastic Lanczos quadrature. If it does not resolve the cut, the value is exact for models of up to
         runs * steps weights; for larger ones the error has the smallest cut that is resolved.
-    form, metric, by
-        As in `Eigenvalue`.
+    form
+        The matrix: `hessian` or `gauss_newton`.
+    metric
+        The scaling of the weights; None for none.
+    by
+        The estimator: `Sweep`, `hutchinson`, or `Dense` for small models.
 
     Examples
     --------
@@ -228,8 +244,12 @@ class ShiftedLogDeterminant(SpectralMeasure):
         The shift; the sum must be positive definite.
     runs, steps
         Of stochastic Lanczos quadrature.
-    form, metric, by
-        As in `Eigenvalue`.
+    form
+        The matrix: `hessian` or `gauss_newton`.
+    metric
+        The scaling of the weights; None for none.
+    by
+        The estimator: `Sweep`, `hutchinson`, or `Dense` for small models.
 
     Examples
     --------

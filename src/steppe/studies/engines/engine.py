@@ -72,6 +72,11 @@ class Engine(Protocol):
         """The number of cells that it computes at a time."""
         ...
 
+    @property
+    def slowdown(self) -> float:
+        """About how many times as long a cell takes beside the others as alone."""
+        ...
+
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
     ) -> Iterator[Outcome]:
@@ -113,6 +118,7 @@ class Serial:
 
     retries: int = 2
     workers: int = 1
+    slowdown = 1.0
 
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None

@@ -28,6 +28,7 @@ PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "s
 # Cells at a time on one GPU with MPS: on an H200, 8 runs of ResNet-18 train 2.1 times as many images per second as one
 # at width 16 and 1.3 times at width 64 (benchmarks/results/sharing_h200_2026-11-17.md).
 PER_GPU = 8
+GAIN = 1.8  # times as many, about, in projections: measured were 1.3 to 2.2
 MEMORY = 8 << 30  # bytes of GPU memory per cell, at least: a ResNet-18 of width 64 takes about 1 GiB with its context
 CONTROL = "nvidia-cuda-mps-control"  # comes with the driver
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -63,6 +64,10 @@ class Local:
         """As many workers as there are cores or places on GPUs, unless `workers` is given."""
         gpus = _gpus() if device is None or device == "cuda" else 0
         return cls(workers or gpus * (per_gpu or _per_gpu(gpus)) or _cores(), retries, gpus)
+
+    @property
+    def slowdown(self) -> float:
+        return max(1.0, self.workers / self.gpus / GAIN) if self.gpus else 1.0
 
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None

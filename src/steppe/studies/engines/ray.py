@@ -52,6 +52,7 @@ class Ray:
     limit: int | None = None
     per_gpu: int = 1
     device: str | None = None
+    slowdown = 1.0
     remote = True  # nodes read the data, so the driver needs no torch
 
     @property

@@ -1,4 +1,4 @@
-"""The report of a study: one self-contained HTML file, or a local server that follows a running study."""
+"""The report of a study: one self-contained HTML file, which also follows a running study."""
 
 from ..._util.lazy import lazy_exports
 

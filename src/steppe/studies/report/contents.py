@@ -10,6 +10,7 @@ from math import isfinite, nan
 from typing import Any
 
 from ..._util.formats import json_safe
+from ..._util.numbers import span
 from ...core.fields import fits
 from ...training.config import Config
 from ..cell import Cell
@@ -95,7 +96,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         **ensembles(notes, table, settings, measures),
         "findings": results.to_dict(),
         **_by_setting(pool.related, list(settings), study.get("targets") or targets, results),
-        "live": False,
+        "live": 0,
     }
     safe: Content = json_safe(page, str)
     return safe
@@ -134,7 +135,7 @@ def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
         "name": name,
         "values": column.values,
         "errors": column.errors,
-        "about": TARGETS.get(name, "from the study's own table").partition(";")[0],
+        "about": TARGETS[name].about if name in TARGETS else "from the study's own table",
         "asked": name in (study.get("targets") or [name]),
         "percent": amount(name, 0.0).endswith("%"),
         "label": label(name),
@@ -153,7 +154,7 @@ def _measure(table: Table, name: str) -> Content:
         "how": how,
         "which": [None if m is None else how.index(_how(m)) for m in of_runs],
         "kinds": list(dict.fromkeys(m.kind for m in known if m.kind)),
-        "n": _range([m.n for m in known]),
+        "n": span([m.n for m in known]),
         "cost": _cost(known),
         "seconds": _mean([m.seconds for m in known]),
         "about": definition(name),
@@ -164,11 +165,6 @@ def _measure(table: Table, name: str) -> Content:
 def _how(m: Measured) -> str:
     marks = [m.kind, f"n = {m.n}" if m.n > 1 else "", m.note, "" if m.complete else "stopped early"]
     return ", ".join(mark for mark in marks if mark)
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers, default=0), max(numbers, default=0)
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _cost(known: Sequence[Measured]) -> str:

@@ -6,19 +6,7 @@ from collections.abc import Mapping
 
 from ..._util.measure_names import MeasureName
 from ..._util.registry import declared, plugins
-
-TARGETS = {
-    "test_error": "test error",
-    "test_loss": "test loss",
-    "gap": "generalisation gap",
-    "loss_gap": "gap of the losses",
-    "corrupted_error": "error on corrupted rows",
-    "validation_error": "validation error",
-    "validation_loss": "validation loss",
-    "train_error": "training error",
-    "train_loss": "training loss",
-}
-"""Targets in a few words."""
+from ..plan import TARGETS
 
 FORMS = {
     "{}_normalised": "of normalised logits",
@@ -48,7 +36,7 @@ def label(name: str) -> str:
     """A few words for a measure with its radius and options, or a target; empty for an unknown one."""
     facts, marks = _parts(name)
     if not facts:
-        return TARGETS.get(name, "")
+        return TARGETS[name].label if name in TARGETS else ""
     words = facts["label"] or MeasureName.of(name).base
     words = words.replace("Hessian", "Gauss-Newton matrix") if "gauss_newton_" in name else words
     adaptive = "adaptive " if name.startswith("adaptive_") and not words.startswith("adaptive ") else ""

@@ -22,7 +22,7 @@ SCRIPTS = (
 """Concatenated in this order."""
 
 
-def write(store: Path, out: Path, results: Findings | None = None) -> Path:
+def write(store: Path, out: Path, results: Findings | None = None, *, reload: int = 0) -> Path:
     """Write the report of a study atomically.
 
     Parameters
@@ -33,6 +33,8 @@ def write(store: Path, out: Path, results: Findings | None = None) -> Path:
         The HTML file.
     results : Findings, optional
         The study's findings, if they are already computed.
+    reload : int
+        The seconds after which a browser reads the file again, while a study runs; 0 for never.
 
     Returns
     -------
@@ -41,7 +43,7 @@ def write(store: Path, out: Path, results: Findings | None = None) -> Path:
 
     """
     with Store.reading(store) as opened:
-        text = html(content(opened, results))
+        text = html(content(opened, results, full=not reload) | {"live": reload})
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as file:
         file.write(text.encode())
@@ -59,7 +61,7 @@ def html(data: Content) -> str:
         "title": data["title"],
         "version": __version__,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "policy": policy([script, source], live=bool(data.get("live"))),
+        "policy": policy([script, source]),
         "style": Markup(_text("page.css")),
         "script": Markup(script),
         "data": Markup(embedded(data)),

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..table import Column, Table
+from .design import first_seen
 from .kendall import Floats, Ints, pairs, ranks
 
 # pairs that an environment needs: with fewer than five coins, all fall wrong in one environment of sixteen
@@ -223,7 +224,7 @@ def _complete_runs(
     for name, column in settings.items():
         if len(column) != len(a):
             raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
-    return a[known], b[known], known, [codes[known] for codes in codes_of(settings.values())]
+    return a[known], b[known], known, [first_seen(map(repr, v))[known] for v in settings.values()]
 
 
 def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
@@ -231,15 +232,6 @@ def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
     differ = (context[:, None] == context) & (values[:, None] != values)
     first, second = np.nonzero(np.triu(differ))
     return first, second
-
-
-def codes_of(columns: Iterable[Sequence[Any] | NDArray[Any]]) -> list[Ints]:
-    """Settings as integers from 0, in order of first occurrence; values with equal `repr` have equal codes."""
-    codes = []
-    for column in columns:
-        code: dict[str, int] = {}
-        codes.append(np.array([code.setdefault(repr(v), len(code)) for v in column], dtype=np.int64))
-    return codes
 
 
 def contexts_of(axes: Sequence[Ints], axis: int) -> Ints:
@@ -266,9 +258,9 @@ def _share_between(values: Floats, level: Ints) -> tuple[float, float]:
     n = len(values)
     if n < 3 or np.ptp(values) == 0 or level.max() == 0:
         return nan, nan
-    from scipy.stats import rankdata
-
-    centred, size = rankdata(values) - (n + 1) / 2, np.bincount(level)  # tied values share their mean rank
+    dense, size = ranks(values), np.bincount(level)
+    alike = np.bincount(dense)
+    centred = (np.cumsum(alike) - alike / 2 - n / 2)[dense]  # tied values share their mean rank
     share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
     # levels that follow one another in rank leave the variance of consecutive ranks within each
     within = float((size * (size**2 - 1.0)).sum() / 12)

@@ -9,19 +9,20 @@ learning rates, make no factor: there the configuration is what is independent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...ensembles.strategies import OF_STRATEGIES
 from ..table import Run, Table, word
 from .kendall import Ints, ranks
 
 SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
 ALL_SEEDS = (*SEEDS, "data_seed")  # the same where rows set aside and wrong labels may differ too
 METHOD = "method"  # the factor of contenders: methods with their options
-OF_STRATEGIES = ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest")
 OWN = (METHOD, "rho", "method_options", "strategy", *OF_STRATEGIES)  # settings that make a contender
 PLURALS = {"method": "methods", "lr": "learning rates", "seed": "seeds", "": "configurations"}
 
@@ -75,7 +76,7 @@ def design_of(table: Table) -> Design:
     columns = columns_of(table)
     keys = [repr(key) for key in zip(*columns.values(), strict=True)] if columns else [""] * len(table)
     seeds = [seed_of(run) for run in table.runs]
-    twice = {key for key, n in _counted(zip(keys, seeds, strict=True)).items() if n > 1}
+    twice = {key for key, n in Counter(zip(keys, seeds, strict=True)).items() if n > 1}
     # runs that nothing tells apart, such as checkpoints without a configuration, are each their own
     repeated = {key for key, _ in twice}
     configuration = first_seen([(key, i if key in repeated else -1) for i, key in enumerate(keys)])
@@ -154,13 +155,6 @@ def _own(run: Run) -> dict[str, Any]:
     own = {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {})}
     own |= {name: run.setting(name) for name in OF_STRATEGIES}
     return {name: value for name, value in own.items() if value is not None}
-
-
-def _counted(values: Any) -> dict[Any, int]:
-    count: dict[Any, int] = {}
-    for value in values:
-        count[value] = count.get(value, 0) + 1
-    return count
 
 
 def determines(fine: Ints, coarse: Ints) -> bool:

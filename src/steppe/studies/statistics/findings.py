@@ -63,7 +63,7 @@ class Findings:
     measure_sentences : mapping of str to str
         One sentence per measure.
     row_sentence : str
-        Which intervals hold the choice of test rows.
+        Which intervals include the choice of test samples.
 
     Examples
     --------

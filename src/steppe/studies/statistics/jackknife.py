@@ -43,10 +43,13 @@ class Jackknife:
 
     def _sums(self, matrix: Floats) -> tuple[float, Floats]:
         """The sum of a symmetric matrix, and its sums without the rows and columns of each line."""
-        member = self.member.astype(np.float32)
-        lines = (member @ matrix.astype(np.float32)).astype(np.float64)
-        total = float(matrix.sum(dtype=np.float64))
-        return total, total - 2 * lines.sum(1) + (lines * member).sum(1)
+        of_rows = matrix.sum(1, dtype=np.float64)
+        single = self.member.sum(1) == 1  # of these no product is needed, and they are most lines of a large study
+        several, inside = self.member[~single].astype(np.float32), np.empty(len(self.member))
+        inside[~single] = ((several @ matrix.astype(np.float32)).astype(np.float64) * several).sum(1)
+        inside[single] = matrix.diagonal()[self.member[single].argmax(1)]
+        total = float(of_rows.sum())
+        return total, total - 2 * (self.member @ of_rows) + inside
 
     def spread(self, without: Floats, rows: float = 0.0) -> Spread | None:
         """The error of a statistic from its values without each line; None if there are too few.

@@ -103,7 +103,7 @@ def _left_of(f: Finding) -> str:
 def power_of(f: Finding) -> str:
     """What this pool could have shown, and what it would take to show half of the attainable tau."""
     if not isfinite(f.smallest_detectable_tau):
-        return f"no tau could have been significant with {f.levels} {plural(f.sample)}"
+        return f"no tau can be significant with {f.levels} {plural(f.sample)}"
     shown = f"a tau of {f.smallest_detectable_tau:.2f} is shown with 80 % power"
     if f.needed <= f.levels:
         return shown
@@ -169,7 +169,7 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     none, open_ = ([f for f in strong if f.verdict == v] for v in ("weaker than 0.5", "cannot tell"))
     if len(open_) == len(strong):
         able = [f.smallest_detectable_tau for f in open_ if isfinite(f.smallest_detectable_tau)]
-        limit = f"they show a tau of {min(able):.2f} or more" if able else "no tau could be significant with so few"
+        limit = f"they show a tau of {min(able):.2f} or more" if able else "with so few, no tau can be significant"
         return f"{pool} cannot tell whether sharpness predicts {listed(targets)}: {limit}."
     rest = [f"weaker than 0.5 in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
     measures = [f.measure for f in open_] if len(targets) == 1 else []
@@ -286,9 +286,9 @@ def of_rows(rows: Sequence[Finding | Comparison]) -> str:
         for known in (True, False)
     )
     outside = [name for name in outside if name not in inside]
-    parts = [f"Intervals of {listed(inside)} hold the choice of test rows"] if inside else []
+    parts = [f"Intervals of {listed(inside)} include the choice of test samples"] if inside else []
     if outside:
-        which = "those of {} do not" if inside else "intervals of {} do not hold the choice of test rows"
+        which = "those of {} do not" if inside else "intervals of {} do not include the choice of test samples"
         parts.append(f"{which.format(listed(outside))}: no rows are stored")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""

@@ -146,7 +146,7 @@ function start() {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });
   drawn.then(() => { document.documentElement.dataset.ready = "yes"; });
-  if (data.live) follow();
+  if (data.live) follow(data.live);
 }
 
 start();
