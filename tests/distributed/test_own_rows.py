@@ -62,7 +62,7 @@ def test_workers_choose_among_their_own_rows(pair: Pair, name: str, wrapper: str
 
 def test_the_guide_names_the_methods_that_choose_rows_on_each_worker() -> None:
     text = (Path(__file__).parents[2] / "docs" / "guides.md").read_text(encoding="utf-8")
-    named = text.split("Methods that select rows (")[1].split(")")[0]
+    named = text.split("Methods that select samples (")[1].split(")")[0]
     assert set(re.findall(r"`([a-z-]+)`", named)) == set(OWN_ROWS)
 
 

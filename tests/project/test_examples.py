@@ -16,12 +16,7 @@ from tiers import slow_unless
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 # packages of examples, beside torch
 NEEDS = {"compare_lightning": "lightning", "compare_transformers": "transformers", "compare_optuna_points": "optuna"}
-<<<<<<< HEAD
 NEEDS |= {"kfac_of_curvlinops": "curvlinops", "llm_lora": "trl", "optuna_rho": "optuna", "ray_rho": "ray"}
-=======
-# packages of examples, beside torch
-NEEDS |= {"kfac_of_curvlinops": "curvlinops", "optuna_rho": "optuna", "ray_rho": "ray"}
->>>>>>> curvature
 SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
