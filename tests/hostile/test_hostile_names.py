@@ -184,5 +184,5 @@ def test_cells_of_measurements_begin_no_formula(tmp_path: Path) -> None:
 
 
 def test_heads_of_records_begin_no_formula(tmp_path: Path) -> None:
-    CSV(SimpleNamespace(path=tmp_path, records=[])).log_metrics(1, {"=1+1": -2.0})
-    assert (tmp_path / "metrics.csv").read_text().splitlines() == ["'=1+1", "-2.0"]
+    CSV(SimpleNamespace(path=tmp_path, records=[])).log_metrics(1, {"epoch": 1, "=1+1": -2.0})
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == ["epoch,'=1+1", "1,-2.0"]
