@@ -158,7 +158,7 @@ def test_a_dry_run_writes_down_what_a_run_writes(runs: Path, capsys: pytest.Capt
         (["--model", "mymodels.py:tiny"], "train: a model of your own is written package.module:factory, and "),
         (["--model", "mymodels.py:tiny"], "'mymodels.py:tiny' is not of that form: write mymodels:tiny\n"),
         (["--model", "models/mine.py:tiny"], "write models.mine:tiny\n"),
-        (["--momentun", "0.9"], "Did you mean '--momentum', '--augment' or '--model'? There are 61.\n"),
+        (["--momentun", "0.9"], "Did you mean '--momentum', '--augment' or '--model'? There are 62.\n"),
         (["--model", "mpl"], "Did you mean 'mlp'"),
         (["--model-options.widht", "2"], "Did you mean 'width'"),
         (["--augment", "crpo"], "Did you mean 'crop'"),

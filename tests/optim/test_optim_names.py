@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import tables  # noqa: E402
 
-X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
+X, Y = torch.randn(32, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 16)
 LOWER = {name: name.replace("-", "_") for name in steppe.METHODS}
 MAKERS = ["ASAM", "SAMON", "TraceSAM", "FrobSAM", "DetSAM"]  # functions that make a method, named as classes are
 
@@ -41,7 +41,7 @@ def loss(model: nn.Module, pass_: Any = None) -> Tensor:
 
 
 def step(opt: steppe.SharpnessAware, model: nn.Module) -> Tensor:
-    mask = torch.arange(8) < 4 if isinstance(opt.method, steppe.SharpBalance) else None
+    mask = torch.arange(32) < 16 if isinstance(opt.method, steppe.SharpBalance) else None
     for pass_ in opt.passes(mask=mask):
         pass_.backward(loss(model, pass_))
     return opt.step()  # type: ignore[no-any-return]
@@ -228,7 +228,7 @@ def test_a_step_returns_the_first_loss_however_the_passes_are_driven(name: str) 
     twin = copy.deepcopy(model)
     few = {"samples": 4} if name == "ssam-f" else {}
     opts = [steppe.build(name, SGD(m.parameters(), lr=0.1, momentum=0.9), model=m, **few) for m in (model, twin)]
-    mask = torch.arange(8) < 4 if name == "sharpbalance" else None
+    mask = torch.arange(32) < 16 if name == "sharpbalance" else None
     for _ in range(2):
         by_passes = step(opts[0], model)
 

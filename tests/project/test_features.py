@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/features.md").read_text(encoding="utf-8")
-TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+TEST_NAME = re.compile(r"`((?:papers/)?tests/[\w/]+\.py)::(\w+)`")
 
 
 def tables() -> list[list[list[str]]]:

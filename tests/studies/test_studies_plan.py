@@ -151,7 +151,7 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
             {"random": {"n": 3, "space": {"lr": {"log_uniform": [0, 2]}}}},
             "random.space.lr: a LogUniform law begins above 0",
         ),
-        ({"random": {"n": 3, "space": {"lr": {"uniform": [2, 1]}}}}, "the lower first, not [2, 1]"),
+        ({"random": {"n": 3, "space": {"lr": {"uniform": [2, 1]}}}}, "from a number to a larger one, not from 2 to 1"),
         ({"random": {"n": 3, "space": {"epochs": {"uniform": [1.5, 2.5]}}}}, "epochs takes a whole number"),
         ({"targets": ["test_eror"]}, "there is no target 'test_eror'. Did you mean 'test_error'"),
         ({"targets": []}, "targets is empty"),

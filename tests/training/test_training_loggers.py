@@ -178,7 +178,7 @@ def test_a_kill_between_a_checkpoint_and_its_records(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()
     run = open_run(tmp_path / "run")
     assert [r["epoch"] for r in run.records] == [1, 2, 3]
-    assert [step for step, _ in in_mlflow(run)] == [5]
+    assert [step for step, _ in in_mlflow(run)] in ([5], [5, 10])  # epoch 2 has a checkpoint where ten seconds are over
     run = train(run.config)
     assert [step for step, _ in in_records(run)] == [5, 10, 15, 20]
     assert in_mlflow(run) == in_wandb(run) == in_records(run)

@@ -72,6 +72,7 @@ class Tensors:
         tensors = [t for t in there if isinstance(t, Tensor)]
         if (
             len(tensors) == len(self.tensors)
+            and len(there) == len(tensors) + len(self._empty)
             and len(self._moving) == self._known
             and all(map(is_, tensors, self.tensors))
             and list(map(Tensor.data_ptr, tensors)) == self._addresses
