@@ -255,3 +255,11 @@ def test_five_papers_are_cited() -> None:
     assert all(
         re.search(word, " ".join(titles)) for word in ("Universal", "Smoothness", "Agnostic", "Balance", "Modern")
     )
+
+
+def test_times_of_traces_are_those_of_the_record() -> None:
+    record = (ROOT / "benchmarks/results/trace_timed_cpu_2026-11-19.md").read_text()
+    small, larger, gauss_newton, conv = re.findall(r"XTrace \|.*?\| (\d\.\d\d) \| \d", record)
+    text = " ".join((ROOT / "docs/measures.md").read_text().split())
+    assert f"{small} and {larger} of the time on MLPs of 3 k and 26 k weights" in text
+    assert f"{gauss_newton} on a Gauss-Newton matrix and {conv} on a small conv net" in text
