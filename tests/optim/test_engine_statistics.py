@@ -188,9 +188,11 @@ def buffers(model: nn.Module) -> dict[str, Tensor]:
 def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], method: Any) -> None:
     model, opt = setting(layer, method)
     for i in range(4):
-        for module in model.modules():  # a hook keeps the weight that it computed, with its graph: deepcopy refuses it
-            if isinstance(getattr(module, "weight", None), Tensor) and "weight" not in module._parameters:
-                module.__dict__.get("weight", torch.empty(0)).detach_()
+        for module in model.modules():
+            if isinstance(
+                weight := vars(module).get("weight"), Tensor
+            ):  # of a hook, with its graph: deepcopy refuses it
+                weight.detach_()
         plain = copy.deepcopy(model)
         loss_on(plain, i)
         opt.step(lambda pass_: pass_.backward(loss_on(model, i)))

@@ -27,6 +27,7 @@ from data_files import write_cifar_binary
 from safetensors.torch import save_file
 from tiers import slow_unless
 
+import steppe
 from steppe.cli import main
 from steppe.cli.landscape import Look
 from steppe.cli.subjects import On
@@ -38,6 +39,7 @@ from steppe.studies.grid import defaults
 from steppe.studies.plan import Study, digits
 from steppe.studies.run import run
 from steppe.training.config import Config
+from steppe.training.loggers import LOGGERS
 from steppe_papers.figures import Protocol
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +166,16 @@ def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None
             assert words[0] == "steppe", f"{place}: {line}: mark the block, or run steppe"
             code = main(words[1:])
             assert code == 0, f"{place}: {line}\n{capsys.readouterr().err}"
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page registers ends with its test."""
+    registries: list[Any] = [steppe.METHODS, steppe.MEASURES, steppe.data.DATASETS, steppe.nn.MODELS, LOGGERS]
+    for registry in registries:
+        list(registry)  # loads it
+        for name in ("_parts", "_homes"):
+            monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 @pytest.mark.parametrize("page", slow_unless(lambda p: p.name not in LONG, PAGES), ids=lambda p: p.name)

@@ -126,14 +126,15 @@ def probe(config: Config) -> float:
         model = model_of(config, task.shape, task.outputs).to(device).train()
         inputs = torch.randn(size, *task.shape, device=device)
         opt = build("none", torch.optim.SGD(model.parameters(), lr=0.0), model=model)
-        step = (
-            capture(opt, loss, model, (inputs,)) if config.capture else lambda rows: opt.step(lambda: loss(model, rows))
-        )
+        captured = capture(opt, loss, model, (inputs,)) if config.capture else None
         seconds = []
         warm = WARM[device.type == "cuda"]
         for _ in range(warm + PROBED):
             start = perf_counter()
-            step(inputs)
+            if captured is not None:
+                captured(inputs)
+            else:
+                opt.step(lambda: loss(model, inputs))
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(perf_counter() - start)
