@@ -109,7 +109,7 @@ def probe(config: Config) -> float:
     from ..cuda.capture import capture
     from ..optim.build import build
     from ..training.distributed import threads
-    from ..training.model import model_of
+    from ..training.model import channels_last, model_of
     from ..training.problem import data_of, task_of
 
     device = device_of(config.device)
@@ -124,6 +124,8 @@ def probe(config: Config) -> float:
 
     with threads(config.threads):
         model = model_of(config, task.shape, task.outputs).to(device).train()
+        if channels_last(config, task.shape, device):
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         inputs = torch.randn(size, *task.shape, device=device)
         opt = build("none", torch.optim.SGD(model.parameters(), lr=0.0), model=model)
         captured = capture(opt, loss, model, (inputs,)) if config.capture else None
