@@ -261,3 +261,21 @@ def test_a_loop_of_another_model_goes_on() -> None:
     assert not torch.equal(other[0].weight, model[0].weight)
     assert next(passes, None) is None
     others.close()
+
+
+def test_gradients_are_on_after_a_step_whose_memory_cannot_be_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the capture of a graph fails: nothing can be written before the capture has ended."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    opt = steppe.sam(torch.optim.SGD(net.parameters(), lr=0.1), model=net)
+
+    def undo(*_: object, **__: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(opt.forward_state, "undo", undo)
+
+    def closure() -> torch.Tensor:
+        raise ValueError("of the closure")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        opt.step(closure)
+    assert torch.is_grad_enabled()

@@ -345,11 +345,13 @@ class Step:
             self._elsewhere = elsewhere
         if not self._abandoned:
             torch.set_grad_enabled(False)
-            self.replicas.recover()
-            self.state.undo(self._start, noise=not self._elsewhere)
-            self.gradients.undo()
-            self.keeper.end(self.replicas)
-            torch.set_grad_enabled(self._grad_enabled)
+            try:  # nothing can be written while the capture of a graph fails
+                self.replicas.recover()
+                self.state.undo(self._start, noise=not self._elsewhere)
+                self.gradients.undo()
+                self.keeper.end(self.replicas)
+            finally:
+                torch.set_grad_enabled(self._grad_enabled)
             self._abandoned = True
         if self._earlier is not None and self._was_current:
             self._earlier._versions = self._earlier.before.tensors.versions()
