@@ -114,6 +114,8 @@ class Study:
         Texts for readers of the report: a heading, the question that the study answers, and anything else.
     file : str, optional
         The file that the study was read from.
+    weights : mapping of str to str, optional
+        For a report, digests of initial weights by `init`, as records have them: the files need not be here.
 
     Examples
     --------
@@ -151,6 +153,7 @@ class Study:
     question: str = ""
     notes: str = ""
     file: str | None = None
+    weights: Mapping[str, str] | None = None
 
     @cached_property
     def planned(self) -> list[Any]:
@@ -253,7 +256,7 @@ class Study:
 
 
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
-KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget"))
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget", "weights"))
 """Keys of a study's file."""
 
 
