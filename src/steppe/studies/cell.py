@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
@@ -354,7 +354,7 @@ def fingerprint(place: Path | str) -> str:
     return _digest(file.absolute(), stat.st_size, stat.st_mtime_ns)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _digest(file: Path, size: int, changed: int) -> str:
     """Read once per process, though every run of a study may start from one file."""
     with file.open("rb") as opened:
