@@ -109,7 +109,7 @@ def _run(task: Task, config: Config) -> Outcome:
     targets: Numbers = {}
     errors: Numbers = {}
     correct: dict[str, str] = {}
-    versions = _versions(config.device) | trained.start
+    versions = {**_versions(config.device), **trained.start}
     if task.targets:
         targets, errors, source, correct = _targets(trained)
         versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
