@@ -20,7 +20,7 @@ from steppe.studies.result import study_result
 from steppe.studies.run import open_tasks, run
 from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
 from steppe.studies.store import Store
-from steppe.studies.summary import Summary, full_name, summaries
+from steppe.studies.summary import Summary, full_name, mean_and_interval, summaries
 from steppe.studies.table import Measured, Run, Table
 
 
@@ -237,6 +237,13 @@ def test_a_cell_is_a_mean_with_student_s_interval() -> None:
     assert entry is not None
     assert (entry.value, entry.error, entry.n) == pytest.approx((ours.mean(), stats.sem(ours), 3))
     assert (entry.low, entry.high) == pytest.approx(stats.t.interval(0.95, 2, ours.mean(), stats.sem(ours)))
+
+
+def test_equal_runs_have_no_error() -> None:
+    """np.mean of three of these numbers is not the number, and np.std 1.4e-14."""
+    wrong = 100 * (1 - 0.0234505862646566)
+    assert np.std([wrong] * 3) > 0
+    assert mean_and_interval([wrong] * 3) == (wrong, 0.0, wrong, wrong)
 
 
 def test_differences_are_paired_by_seed() -> None:

@@ -191,6 +191,8 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float, flo
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, nan, nan, nan
+    if min(values) == max(values):  # the mean of equal numbers may differ from them in its last digit
+        return values[0], 0.0, values[0], values[0]
     error = float(np.std(values, ddof=1)) / sqrt(len(values))
     half = Spread.of([], Part("", len(values), len(values) - 1, error**2)).half(1 - CONFIDENCE)
     return mean, error, mean - half, mean + half

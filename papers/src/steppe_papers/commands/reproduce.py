@@ -121,7 +121,7 @@ def _as_recorded(study: Study, files: Sequence[str]) -> Study:
     """The study with the initial weights that its records, and those in files, started from."""
     from steppe.studies.records import origins, read_records, with_recorded_weights
 
-    of_files = (from_json(row["origin"], ", ".join(files)) for row in read_records(files).values())
+    of_files = (from_json(row["origin"] or "{}", ", ".join(files)) for row in read_records(files).values())
     return with_recorded_weights(study, [*of_files, *(origins(study) if study.store.exists() else ())])
 
 
