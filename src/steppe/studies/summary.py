@@ -139,7 +139,11 @@ def _summary(
                     if isfinite(value):
                         numbers.setdefault((row, str(record.get("epoch"))), []).append((cell, value))
                 continue
-            value = _scaled(number_of(runs[cell.key], full[name]), scales)
+            if spec.last:
+                ends = [_scaled(_of_record(record, full[name]), scales) for record in curves(cell.key)[-spec.last :]]
+                value = float(np.mean(ends)) if len(ends) == spec.last else nan
+            else:
+                value = _scaled(number_of(runs[cell.key], full[name]), scales)
             if not isfinite(value):
                 missing.add(name)
                 continue
