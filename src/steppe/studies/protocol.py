@@ -157,7 +157,7 @@ class TableSpec:
     target : str
         For tau: a setting with numbers, such as lr, in the place of the study's targets.
     last : int
-        The mean over this many last recorded epochs of each run, instead of its final number.
+        The mean over the last so many epochs on record of each run, instead of its final number.
 
     """
 
