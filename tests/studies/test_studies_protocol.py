@@ -183,6 +183,18 @@ def test_nothing_is_chosen_before_all_runs_have_ended() -> None:
     assert [c.cell is None for c in choices(made, short)] == [False, True]
     assert {c.value("method") for c in planned_cells(made, short) if c.stage == "final"} == {"SGD"}
     assert len(previewed_cells(made)) == 6 + 6
+    seen = [c for c in previewed_cells(made, short) if c.stage == "final"]  # some setting in the place of SAM's
+    assert [(c.value("method"), c.config["lr"]) for c in seen] == [("SGD", 0.1)] * 3 + [("sam", 0.1)] * 3
+
+
+def test_trials_are_not_among_the_runs_that_could_be_included(tmp_path: Any) -> None:
+    made, table = swept([0.5, 0.5, 0.2, 0.3, 0.9, 0.9], test=[0.3] * 6)
+    before = study_result(replace(made, out=str(tmp_path)), planned_cells(made, table), table, ["lr"])
+    assert before.findings.sentence  # no final run has ended: there is no number to correlate
+    final = [c for c in planned_cells(made, table) if c.stage == "final"]
+    after = Table([*table.runs, *(finished(c, test_error=0.3) for c in final)])
+    result = study_result(replace(made, out=str(tmp_path)), planned_cells(made, after), after, ["lr"])
+    assert result.words[0] == "All 6 runs are included."
 
 
 def test_ties_and_unequal_trials_are_stated() -> None:
