@@ -51,10 +51,27 @@ TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
 
 STORE = "study.sqlite"  # in the study's folder
+PARTS = "parts"  # the folder with those of parts
 ROWS = ("train", "validation", "test", "corrupted")  # that a score of an ensemble may be on
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several parts of a study, each for a process of its own, such as a task of a Slurm array.
+
+    Parts share the folders of runs, whose locks keep two processes from one run, and each is the one writer of a store.
+    `parts` makes them, and takes their records in.
+    """
+
+    number: int
+    count: int
+    keys: frozenset[str] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.number}-of-{self.count}"
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,8 @@ class Study:
         Texts for readers of the report: a heading, the question that the study answers, and anything else.
     file : str, optional
         The file that the study was read from.
+    part : Part, optional
+        The part of the cells that this process has; all by default.
 
     Examples
     --------
@@ -151,6 +170,7 @@ class Study:
     question: str = ""
     notes: str = ""
     file: str | None = None
+    part: Part | None = None
 
     @cached_property
     def planned(self) -> list[Any]:
@@ -158,9 +178,14 @@ class Study:
         return []
 
     @property
-    def folder(self) -> Path:
-        """The study's folder."""
+    def root(self) -> Path:
+        """The folder of the whole study, with the runs of all its parts."""
         return Path(self.out or Path("studies") / self.name) / self.budget
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder; that of a part has the part's store alone."""
+        return self.root / PARTS / str(self.part) if self.part is not None else self.root
 
     @property
     def store(self) -> Path:
@@ -174,7 +199,7 @@ class Study:
 
     def run_folder(self, key: str) -> str:
         """The folder of a cell's run."""
-        return str(self.folder / "runs" / key)
+        return str(self.root / "runs" / key)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], name: str, budget: str | None = None) -> Study:
@@ -253,7 +278,7 @@ class Study:
 
 
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
-KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget"))
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget", "part"))
 """Keys of a study's file."""
 
 

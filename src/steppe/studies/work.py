@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from .. import __version__
 from .._util.digests import packed_bits
-from .._util.files import is_locked
+from .._util.files import FolderLocked, is_locked
 from .._util.measure_names import MeasureName
 from ..data.registry import loaded_once
 from ..training.config import Config
@@ -80,7 +80,8 @@ def work(task: Task) -> Outcome:
         from torch import OutOfMemoryError
 
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError))
+        # a folder is locked while a worker that a cut network took from its driver still trains there
+        transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError, FolderLocked))
         transient &= not isinstance(error, FileNotFoundError)  # a retry does not find it either
         return Outcome(task.cell.key, "failed", error=message, transient=transient)
 
