@@ -74,7 +74,7 @@ def test_two_processes_share_a_folder_and_one_is_killed(
     assert contents(study) == contents(alone)
     capsys.readouterr()
     assert main(["study", "run", "tiny.yaml", "--part", "1/2"]) == 0
-    assert "0 of 0 cells of part 1-of-2" in capsys.readouterr().out
+    assert "0 of 0 cells of this part" in capsys.readouterr().out
 
 
 def test_parts_are_all_cells_once(tmp_path: Path) -> None:

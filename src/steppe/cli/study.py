@@ -268,7 +268,7 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
             announce=lambda text: complain(f"{text}."),
         )
     if study.part is not None:
-        shown = f"{result.done} of {result.planned} cells of part {study.part} are done in {study.folder}"
+        shown = f"{result.done} of {result.planned} cells of this part are done in {study.folder}"
         shown += "; `study run` without --part takes them in when no part is running"
         return Output(result.to_dict(), [shown], error_lines("study", result), exit_code(result))
     if not result.stopped and result.done:

@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 
 from .._util.digests import packed_bits
 from .cell import Outcome
-from .plan import PARTS, STORE, Part, Show, Study
+from .plan import STORE, Study
+from .protocol import PARTS, Part, Show
 from .run import Planned, claimed, record
 from .store import Store
 from .table import Run

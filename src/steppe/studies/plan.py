@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._util.formats import from_yaml
 from .._util.measure_names import MeasureName, canonical_number
@@ -19,6 +19,9 @@ from .engines.engine import EngineSettings
 from .grid import mapping, settings, types
 from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
+
+if TYPE_CHECKING:
+    from .protocol import Part
 
 
 class Target(NamedTuple):
@@ -51,27 +54,10 @@ TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
 
 STORE = "study.sqlite"  # in the study's folder
-PARTS = "parts"  # the folder with those of parts
 ROWS = ("train", "validation", "test", "corrupted")  # that a score of an ensemble may be on
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of several parts of a study, each for a process of its own, such as a task of a Slurm array.
-
-    Parts share the folders of runs, whose locks keep two processes from one run, and each is the one writer of a store.
-    `parts` makes them, and takes their records in.
-    """
-
-    number: int
-    count: int
-    keys: frozenset[str] = field(repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.number}-of-{self.count}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +171,7 @@ class Study:
     @property
     def folder(self) -> Path:
         """The study's folder; that of a part has the part's store alone."""
-        return self.root / PARTS / str(self.part) if self.part is not None else self.root
+        return self.root / self.part.folder if self.part is not None else self.root
 
     @property
     def store(self) -> Path:

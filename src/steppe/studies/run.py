@@ -101,7 +101,8 @@ def run(
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
                     stopped = _compute(store, tasks, engine, stop_request, update, failed)
-        table = store.table()
+            if tasks:
+                table = store.table()
         pool = Pool.of(study, planned, table)  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, pool, store.notes(), again) if not stopped else []
         if pictures:

@@ -168,11 +168,11 @@ def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
         along = {name: started["config"][name] for name in along}
     settings = replace(config, out=str(folder), **along)
     if task.rung is not None:
-        run = train(settings, progress=False, until=task.rung[0])
+        run = train(settings, progress=False, lean=True, until=task.rung[0])
         at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
         if 1 - at["validation_accuracy"] > task.rung[1]:
             return run.model(), run.data(), run.task, run.records, _meta(run)
-    run = train(settings, progress=False)
+    run = train(settings, progress=False, lean=True)
     return run.model(), run.data(), run.task, run.records, _meta(run)
 
 

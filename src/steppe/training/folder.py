@@ -201,6 +201,8 @@ class Run:
         done = checkpoint.read_header(self.path)
         if done is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
+        if not done.state:  # a finished run without averages
+            raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last'])}")
         try:
             state = checkpoint.read_state(self.path, done)
         except FileNotFoundError:  # a running process may have committed and deleted it meanwhile
