@@ -45,7 +45,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, "run", str(file), "--dry-run")
     assert (code, err) == (0, "")
-    assert "6 of 6 cells would be computed in studies/mine; nothing was" in out
+    assert "Dry run: 6 of 6 cells to compute, in studies/mine." in out
     assert not Path("studies").exists()
 
     code, out, err = told(capsys, "run", str(file))
@@ -461,7 +461,7 @@ def test_a_new_study_file_passes_all_checks_and_wrong_names_write_none(
         assert told(capsys, "init", f"{name}.yaml", "--data", name)[0] == 0
         code, out, err = told(capsys, "run", f"{name}.yaml", "--dry-run")
         assert (code, err) == (0, "")
-        assert "30 of 30 cells would be computed" in out
+        assert "30 of 30 cells to compute" in out
 
 
 def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
