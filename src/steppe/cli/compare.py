@@ -124,7 +124,7 @@ def report(folder: Folder) -> Output:
 
 @command("compare resume")
 def resume(folder: Folder, again: Again) -> Output:
-    """Go on with a comparison that was stopped, killed, or ended with its budget.
+    """Resume a comparison that was stopped or killed, or whose budget ended.
 
     Examples
     --------

@@ -22,8 +22,8 @@ SHORT = {"predicts the opposite": "opposite", "weaker than 0.5": "weaker", "no r
 def heading(study: Study) -> list[str]:
     """The study's title, question and notes, with an empty line after them; nothing without them."""
     # lines of a file are broken where its editor was, not where this terminal is; an empty line ends a paragraph
-    notes = [" ".join(part.split()) for part in study.notes.split("\n\n")]
-    texts = [text for text in (study.title, study.question, *notes) if text]
+    notes = "\n\n".join(" ".join(part.split()) for part in study.notes.split("\n\n"))
+    texts = [text for text in (study.title, study.question, notes) if text]
     return ["\n".join(texts) + "\n"] if texts else []
 
 
@@ -90,7 +90,7 @@ def _predictions(study: Study, findings: Findings) -> Any:
             p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
             cells.append((f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts))
     return table(
-        heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("corrected p", "weak", within)
+        heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("weak", within, "corrected p")
     )
 
 

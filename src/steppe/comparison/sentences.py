@@ -17,7 +17,7 @@ def words_of(time: float) -> str:
     """Return a time in words, such as 5.1 h."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if time >= 1.5 * size:
-            return f"{time / size:.1f} {unit}"
+            return f"{time / size:.1f}".removesuffix(".0") + f" {unit}"
     return f"{time:.0f} s" if time >= 10 else f"{time:.1f} s"
 
 

@@ -45,7 +45,7 @@ function drawShapesControls() {
   }
   if (ensembles.length) {
     const names = Object.keys(ensembles[0].values).map((n) => [n, n]);
-    shapes.ensembleX = kept(shapes.ensembleX, names, names.find(([n]) => n.includes("sharp"))?.[0]);
+    shapes.ensembleX = kept(shapes.ensembleX, names, names.find(([n]) => n.includes("sharp") || n === "member_accuracy")?.[0]);
     shapes.ensembleY = kept(shapes.ensembleY, names, names.find(([n]) => n.includes("divers") || n === "disagreement")?.[0] ?? names[1]?.[0]);
     const set = (key) => (v) => { shapes[key] = v; redraw("ensembles-chart"); drawEnsembleCaption(); };
     byId("ensembles-controls").replaceChildren(menu("x axis", "ensemble-x", names, shapes.ensembleX, set("ensembleX")), menu("y axis", "ensemble-y", names, shapes.ensembleY, set("ensembleY")));
