@@ -114,8 +114,9 @@ function landscapeFigure() {
     const x = few || narrow ? [0, 1] : k ? [0.54, 1] : [0, 0.46];
     const y = place(narrow ? k : 0);
     const names = one.names.map((name) => (narrow ? name.split(",")[0] : name));
-    made.layout[`xaxis${n}`] = { words: names[0], domain: x, anchor: `y${n}`, zeroline: false };
-    made.layout[`yaxis${n}`] = { words: k && !narrow && one.names[1] === planes[0].names[1] ? "" : names[1], domain: y, anchor: `x${n}`, zeroline: false };
+    made.layout[`xaxis${n}`] = { words: names[0], domain: x, anchor: `y${n}`, zeroline: false, constrain: "domain", constraintoward: "left" };
+    made.layout[`yaxis${n}`] = { words: k && !narrow && one.names[1] === planes[0].names[1] ? "" : names[1], domain: y, anchor: `x${n}`, zeroline: false,
+      scaleanchor: `x${n}`, constrain: "domain", constraintoward: "top" }; // distances in the plane are as they are in the picture
     title(short(label(one), narrow ? 40 : 60), x[0], y[1]);
     made.data.push(...contours(one, { xaxis: `x${n}`, yaxis: `y${n}` }, scale, k === 0, narrow));
   }
