@@ -156,6 +156,8 @@ class TableSpec:
         Which pairs of runs tau compares.
     target : str
         For tau: a setting with numbers, such as lr, in the place of the study's targets.
+    last : int
+        The mean over the last so many epochs on record of each run, instead of its final number.
 
     """
 
@@ -173,6 +175,7 @@ class TableSpec:
     x: str = ""
     hypothesis: Hypothesis = "strong"
     target: str = ""
+    last: int = 0
 
     @classmethod
     def of(cls, values: Any, place: str) -> TableSpec:
@@ -191,6 +194,9 @@ class TableSpec:
                 parsed[key] = {name: v if isinstance(v, list) else [v] for name, v in of_settings}
             elif key == "labels":
                 parsed[key] = {name: str(v) for name, v in mapping(value, f"{place}.{key}", "a mapping").items()}
+            elif key == "last":
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise ValueError(f"{place}.{key} is a number of epochs, 1 or more, not {value!r}")
             else:
                 parsed[key] = str(value)
         spec = cls(**parsed, scale=_scales(values.get("as"), place))
@@ -213,6 +219,8 @@ class TableSpec:
             raise ValueError(f"{place}: several values need `rows: {VALUE}` or `columns: {VALUE}`")
         if EPOCH in self.rows:
             raise ValueError(f"{place}: epochs are columns: write `columns: {EPOCH}`")
+        if self.last and (self.is_tau or self.x or EPOCH in self.columns):
+            raise ValueError(f"{place}: last is for values of runs, not for tau, a scatter or `columns: {EPOCH}`")
         if (self.draw == "scatter") != bool(self.x):
             raise ValueError(f"{place}: `draw: scatter` and `x: NAME` go together")
 

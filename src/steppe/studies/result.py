@@ -74,7 +74,8 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     failures = {run.name: run.error for run in pool.planned.runs if run.state == "failed"}
     verdicts = findings_of(pool, study, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
-    n, of = len(pool.used), len(pool.planned)
+    trials = {cell.key for cell in cells if cell.stage == "sweep" and not cell.predicts}  # their winners run again
+    n, of = len(pool.used), sum(run.key not in trials for run in pool.planned.runs)
     part = f"{n} of {of} planned runs are included: those that are finished{' and have ' + rules if rules else ''}."
     words = [f"All {n} runs are included." if n == of else part, verdicts.sentence]
     words += [verdicts.method_sentence] if verdicts.comparisons else []

@@ -217,9 +217,7 @@ class Planned:
             with Store.reading(study.store) as store:
                 table, notes = store.table(), store.notes()
         with invalid_values():
-            cells = planned_cells(study, table)
-            if study.select is not None and not any(cell.stage == "final" for cell in cells):
-                cells = previewed_cells(study)
+            cells = previewed_cells(study, table)
         return cls(cells, table, notes, open_tasks(study, cells, table, measures_of(study, notes, also), again))
 
 
