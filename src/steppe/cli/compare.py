@@ -199,7 +199,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
             splits = load(where.get("data", task["data"]), how.data_root)
             task |= {} if splits.validation is not None else {"validation": VALIDATION}
     design = Design(
-        (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
+        (tuple(what.methods),), shared, own, effort.tuning, Design.most_of(effort.trials),
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
         halving=space.halving, task=task,
     )  # fmt: skip
