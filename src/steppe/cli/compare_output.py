@@ -82,7 +82,7 @@ def _promise(
             "--tuning, or --fix epochs."
         )
     if design.most:
-        return f"{words_of(budget)} is {'enough' if longest <= budget else 'less than it may take: resume goes on'}."
+        return f"{words_of(budget)} is {'enough' if longest <= budget else 'less than it may take: resume continues'}."
     return (
         f"{words_of(budget)} is enough for about {most} trials of each method{alone}. The number is fixed before the "
         "first look, by the time that the trials took. The comparison stops as soon as it is decided."
