@@ -419,7 +419,7 @@ def test_a_signal_stops_it_with_a_hint(capsys: pytest.CaptureFixture[str]) -> No
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate()
     assert process.returncode == 75, error
-    assert b"`steppe compare resume c` goes on" in error
+    assert b"`steppe compare resume c` continues" in error
     assert answer(capsys, "compare", "status", "c")["state"] == "open"
 
 

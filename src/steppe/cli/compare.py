@@ -124,7 +124,7 @@ def report(folder: Folder) -> Output:
 
 @command("compare resume")
 def resume(folder: Folder, again: Again) -> Output:
-    """Go on with a comparison that was stopped, killed, or ended with its budget.
+    """Resume a comparison that was stopped or killed, or whose budget ended.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def _run(design: Design, start: Mapping[str, Any], folder: Path, progress: bool 
     output = answer(result, _written(result, folder))
     if result.state != "stopped":
         return output
-    hint = f"steppe compare: stopped ({result.stopped}); `steppe compare resume {folder}` goes on"
+    hint = f"steppe compare: stopped ({result.stopped}); `steppe compare resume {folder}` continues"
     return replace(output, errors=[hint], code=stop_code("" if result.stopped == BUDGET else result.stopped))
 
 

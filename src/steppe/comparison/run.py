@@ -314,8 +314,8 @@ def _check(current: Comparison, budget: float, spent: float, workers: int) -> No
     if need > SPARE * budget:
         raise ValueError(
             f"a budget of {words_of(budget)} is enough for {int(budget / need * design.first)} trials of each method, "
-            f"and the first look needs {design.first}, which take {words_of(need)} on this machine: raise the budget, "
-            "compare fewer methods, or tune less"
+            f"and the first look needs {design.first} ({words_of(need)} here): raise the budget, compare fewer "
+            "methods, or tune less"
         )
 
 

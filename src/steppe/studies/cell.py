@@ -86,10 +86,8 @@ class Cell:
         for name, listed in self.known.items():
             if name in computed and not abs(computed[name] - listed) <= self.tolerance:
                 raise Disagreement(
-                    f"the table of errors lists {listed:g} as {name} of {self.checkpoint}, and here it is "
-                    f"{computed[name]:g}: they differ by {abs(computed[name] - listed):.4g}, more than the tolerance "
-                    f"of {self.tolerance:g}. Check normalise, data and model in the study's file, and the units of "
-                    "the table (shares, not per cent). A column under another name is not compared"
+                    f"{name} of {self.checkpoint} is {computed[name]:g} here and {listed:g} in the table of errors, "
+                    f"with a tolerance of {self.tolerance:g}: check normalise, data and model; the table has shares"
                 )
 
 
