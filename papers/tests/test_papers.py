@@ -39,7 +39,8 @@ from steppe.studies.records import number_of_cells, read_records
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
 from steppe.studies.summary import labels_of, short_names
-from steppe.training.problem import options_of
+from steppe.training.config import Config
+from steppe.training.problem import data_of, options_of
 from steppe.training.schedule import Timeline
 from steppe_papers.recipes.recipe import BUDGETS, Recipe, names, recipe
 from steppe_papers.tables.states import states
@@ -457,7 +458,7 @@ def test_projected_passes_are_those_of_the_runs(own: Recipe, capsys: pytest.Capt
     shutil.rmtree("studies/paper/mine/smoke/runs")
     after = answered(capsys, "paper/mine", "--dry-run")
     assert [s["open"] for s in after["stages"]] == [0, 0]
-    first = "Final runs are projected with each method's first configuration."
+    first = "Where no winner is known yet, its final runs are projected with a first configuration."
     assert (first in projected["basis"][-1], first in after["basis"][-1]) == (True, False)  # winners are known now
 
 
@@ -465,10 +466,17 @@ def test_projected_hours_are_of_all_runs_side_by_side(
     own: Recipe, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("steppe.studies.projection.probe", lambda config: 3.6)
-    for workers in (1, 4):
-        projected = answered(capsys, "paper/mine", "--dry-run", "--workers", str(workers))
-        stages = projected["stages"]
-        assert [s["hours"] for s in stages] == pytest.approx([s["passes"] / 1000 / workers for s in stages])
+    with monkeypatch.context() as training_alone:
+        training_alone.setattr("steppe.studies.projection.FORWARD", 0.0)
+        for workers, share in ((1, 1.0), (4, 1 / 3)):  # of 4: 1, 1, 2, 2 at once, then 1, 1, 1, 2 and two of 2 after 1
+            stages = answered(capsys, "paper/mine", "--dry-run", "--workers", str(workers))["stages"]
+            assert [s["hours"] for s in stages] == pytest.approx([s["passes"] / 1000 * share for s in stages])
+    sweep, final = answered(capsys, "paper/mine", "--dry-run", "--workers", "1")["stages"]
+    epochs, batch = OWN["base"]["epochs"], OWN["base"]["batch_size"]
+    splits = data_of(Config(**OWN["base"]))
+    rows = [4 * epochs * (len(splits.test) + len(splits.validation or ())), 6 * epochs * len(splits.test)]
+    evaluated = [1000 * s["hours"] - s["passes"] for s in (sweep, final)]
+    assert evaluated == pytest.approx([n / batch / 3 for n in rows])
     alone, beside = Local(1, gpus=1), Local(8, gpus=1)
     assert (alone.slowdown, Local(2).slowdown, Local(2, gpus=2).slowdown) == (1.0, 1.0, 1.0)
     assert beside.workers / beside.slowdown == pytest.approx(GAIN)

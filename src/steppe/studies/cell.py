@@ -89,10 +89,8 @@ class Cell:
         for name, listed in self.known.items():
             if name in computed and not abs(computed[name] - listed) <= self.tolerance:
                 raise Disagreement(
-                    f"the table of errors lists {listed:g} as {name} of {self.checkpoint}, and here it is "
-                    f"{computed[name]:g}: they differ by {abs(computed[name] - listed):.4g}, more than the tolerance "
-                    f"of {self.tolerance:g}. Check normalise, data and model in the study's file, and the units of "
-                    "the table (shares, not per cent). A column under another name is not compared"
+                    f"{name} of {self.checkpoint} is {computed[name]:g} here and {listed:g} in the table of errors, "
+                    f"with a tolerance of {self.tolerance:g}: check normalise, data and model; the table has shares"
                 )
 
 
@@ -153,12 +151,16 @@ def cells(study: Study) -> list[Cell]:
     The final runs of a study with `select` follow from its results: `selection.planned_cells` has them.
     """
     if study.pool is not None:
-        return _pool(study)
+        return _of_part(study, _pool(study))
     if not study.planned:  # made once: several parts of a command ask for them
         runs = list(points(study.grid, study.random, study.base, contender_settings(study, study.compare)))
         stage: Stage = "sweep" if study.select is not None else ""
         study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
-    return list(study.planned)
+    return _of_part(study, study.planned)
+
+
+def _of_part(study: Study, whole: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in whole if study.part is None or cell.key in study.part.keys]
 
 
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:

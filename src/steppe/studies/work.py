@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from .. import __version__
 from .._util.digests import packed_bits
-from .._util.files import is_locked
+from .._util.files import FolderLocked, is_locked
 from .._util.measure_names import MeasureName
 from ..data.registry import loaded_once
 from ..training.config import Config
@@ -81,7 +81,8 @@ def work(task: Task) -> Outcome:
         from torch import OutOfMemoryError
 
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError))
+        # a folder is locked while a worker that a cut network took from its driver still trains there
+        transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError, FolderLocked))
         transient &= not isinstance(error, FileNotFoundError)  # a retry does not find it either
         return Outcome(task.cell.key, "failed", error=message, transient=transient)
 
@@ -168,11 +169,11 @@ def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
         along = {name: started["config"][name] for name in along}
     settings = replace(config, out=str(folder), **along)
     if task.rung is not None:
-        run = train(settings, progress=False, until=task.rung[0])
+        run = train(settings, progress=False, lean=True, until=task.rung[0])
         at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
         if 1 - at["validation_accuracy"] > task.rung[1]:
             return run.model(), run.data(), run.task, run.records, _meta(run), _start(run)
-    run = train(settings, progress=False)
+    run = train(settings, progress=False, lean=True)
     return run.model(), run.data(), run.task, run.records, _meta(run), _start(run)
 
 
