@@ -38,7 +38,6 @@ from .statistics.design import OWN
 
 NOT_STORED = (*FREE, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
-CHUNK = 1 << 20  # bytes of a file that are read at a time
 ABSENT = "absent"  # stands for the digest of weights that are not here
 Stage = Literal["", "sweep", "final"]  # of a study with `select`
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
@@ -360,7 +359,7 @@ def fingerprint(place: Path | str) -> str:
 def _digest(file: Path, size: int, changed: int) -> str:
     """Read once per process, though every run of a study may start from one file."""
     with file.open("rb") as opened:
-        return digest(iter(lambda: opened.read(CHUNK), b""))
+        return digest(iter(lambda: opened.read(1 << 20), b""))
 
 
 def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]]:

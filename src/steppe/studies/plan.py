@@ -99,18 +99,14 @@ class Study:
         What the others are compared with; defaults to the plain optimizer, or to the first value.
     admission : sequence of Rule
         Bounds that a run has to satisfy to count.
-    show : Show
-        Pictures for the report.
-    engine : EngineSettings
-        Where cells are computed.
+    show, engine : Show, EngineSettings
+        Pictures for the report, and where cells are computed.
     select : Select, optional
         A second stage: the best configurations on validation rows, trained again.
     table : sequence of TableSpec
         Tables of results.
-    budgets : mapping
-        Changes of the file by name, such as a smaller grid.
-    budget : str
-        The name of the one that applies; empty for none.
+    budgets, budget : mapping, str
+        Changes of the file by name, such as a smaller grid, and the name of the one that applies; empty for none.
     out : str
         The study's folder; defaults to studies/NAME. A budget has a folder of its own in it.
     title, question, notes : str
