@@ -110,9 +110,7 @@ def compare(
     """
     shared, own = divided(methods, space or {}, fix)
     if EPOCHS not in shared:
-        raise ValueError(
-            'the space has no epochs: add {"epochs": 30}; methods of more passes have fewer'
-        )
+        raise ValueError('the space has no epochs: add {"epochs": 30}; methods of more passes have fewer')
     if axis == "seconds":
         raise ValueError("equal seconds are measured by the command `steppe compare`; give axis passes or epochs")
     if not callable(train):
