@@ -1,7 +1,7 @@
 """Trains runs in forked children and kills them; imports torch once, because that takes seconds.
 
-Reads one request per line, {"config": {...}, "after": seconds or null, "call": number or null}, and prints one line
-with how the child ended. A child with "call" kills itself at that system call of the layer that writes files.
+Reads one request per line, {"config": {...}, "after": seconds or null, "call": number or null, "lean": bool}, and prints one
+line with how the child ended. A child with "call" kills itself at that system call of the layer that writes files.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Deadly:
         return call
 
 
-def child(settings: dict[str, Any], call: int | None) -> None:
+def child(settings: dict[str, Any], call: int | None, lean: bool) -> None:
     try:
         if call is not None:
             files.os = Deadly(call)  # type: ignore[assignment]
-        train(Config(**settings))
+        train(Config(**settings), lean=lean)
         os._exit(0)
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -69,7 +69,7 @@ def main() -> None:
         start = time.perf_counter()
         pid = os.fork()
         if not pid:
-            child(request["config"], request["call"])
+            child(request["config"], request["call"], request["lean"])
         if request["after"] is not None:
             time.sleep(request["after"])
             os.kill(pid, signal.SIGKILL)

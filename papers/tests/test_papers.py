@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from data_files import (
     WRITERS_OF_PICTURES,
@@ -24,19 +25,22 @@ from data_files import (
 )
 from pool_files import write_pool
 from recipe_table import contents, recipe_table, written_table
+from safetensors.torch import save_file
 from studies_cells import BASE
 from tiers import slow_unless
 
 from steppe._util.pages import plotly_source
 from steppe.cli import main
+from steppe.nn import build
 from steppe.studies.engines.local import GAIN, Local
 from steppe.studies.grid import split
 from steppe.studies.protocol import EPOCH, VALUE
-from steppe.studies.records import read_records
+from steppe.studies.records import number_of_cells, read_records
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
 from steppe.studies.summary import labels_of, short_names
-from steppe.training.problem import options_of
+from steppe.training.config import Config
+from steppe.training.problem import data_of, options_of
 from steppe.training.schedule import Timeline
 from steppe_papers.recipes.recipe import BUDGETS, Recipe, names, recipe
 from steppe_papers.tables.states import states
@@ -356,6 +360,39 @@ def test_tables_of_a_pool_need_no_checkpoints(own: Recipe, capsys: pytest.Captur
     assert "none" in Path("there/smoke/table.md").read_text()
 
 
+def test_tables_of_runs_from_weights_need_no_weights(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    """The digest of the weights is in the records; a file that has changed since is another study's."""
+
+    def weights(seed: int) -> Path:
+        torch.manual_seed(seed)
+        save_file(build("mlp", (2,), 2, width=8, depth=1).state_dict(), "weights.safetensors")
+        return Path("weights.safetensors")
+
+    content = OWN | {"base": {**OWN["base"], "model_options": {"width": 8, "depth": 1}, "init": "weights.safetensors"}}
+    (own.folder / "study.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    file = weights(0)
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "here")
+    made, report = files_of(Path("here/short")), ("--records", "here/short", "--report")
+    for there, put in (("same", file.exists), ("another", lambda: weights(1)), ("none", file.unlink)):
+        put()
+        assert "0 of" not in told(capsys, "paper/mine", "--budget", "short", "--out", there, *report)
+        assert files_of(Path(there, "short")) == made
+    told(capsys, "paper/mine", "--budget", "short", "--out", "here", "--report")
+    assert files_of(Path("here/short")) == made
+    assert number_of_cells(recipe("paper/mine").study("short")) == len(made["records.csv"].splitlines()) - 1
+    assert main(["reproduce", "paper/mine", "--budget", "short", "--out", "none"]) == 1
+    assert "there are no weights at weights.safetensors" in capsys.readouterr().err
+    weights(1)
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "other")
+    file.unlink()
+    both = "here/short,other/short"
+    assert main(["reproduce", "paper/mine", "--budget", "short", "--out", "both", "--records", both, "--report"]) == 1
+    assert "start from 2 different files that were called weights.safetensors" in capsys.readouterr().err
+    weights(1)  # decides which of the two studies is meant
+    told(capsys, "paper/mine", "--budget", "short", "--out", "both", "--records", both, "--report")
+    assert files_of(Path("both/short")) == files_of(Path("other/short")) != made
+
+
 def test_an_edited_record_is_refused(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "paper/mine", "--engine", "serial", "--out", "first")
     text = Path("first/smoke/records.csv").read_text().replace('""epochs"": 2', '""epochs"": 9', 1)
@@ -421,7 +458,7 @@ def test_projected_passes_are_those_of_the_runs(own: Recipe, capsys: pytest.Capt
     shutil.rmtree("studies/paper/mine/smoke/runs")
     after = answered(capsys, "paper/mine", "--dry-run")
     assert [s["open"] for s in after["stages"]] == [0, 0]
-    first = "Final runs are projected with each method's first configuration."
+    first = "Where no winner is known yet, its final runs are projected with a first configuration."
     assert (first in projected["basis"][-1], first in after["basis"][-1]) == (True, False)  # winners are known now
 
 
@@ -429,10 +466,17 @@ def test_projected_hours_are_of_all_runs_side_by_side(
     own: Recipe, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("steppe.studies.projection.probe", lambda config: 3.6)
-    for workers in (1, 4):
-        projected = answered(capsys, "paper/mine", "--dry-run", "--workers", str(workers))
-        stages = projected["stages"]
-        assert [s["hours"] for s in stages] == pytest.approx([s["passes"] / 1000 / workers for s in stages])
+    with monkeypatch.context() as training_alone:
+        training_alone.setattr("steppe.studies.projection.FORWARD", 0.0)
+        for workers, share in ((1, 1.0), (4, 1 / 3)):  # of 4: 1, 1, 2, 2 at once, then 1, 1, 1, 2 and two of 2 after 1
+            stages = answered(capsys, "paper/mine", "--dry-run", "--workers", str(workers))["stages"]
+            assert [s["hours"] for s in stages] == pytest.approx([s["passes"] / 1000 * share for s in stages])
+    sweep, final = answered(capsys, "paper/mine", "--dry-run", "--workers", "1")["stages"]
+    epochs, batch = OWN["base"]["epochs"], OWN["base"]["batch_size"]
+    splits = data_of(Config(**OWN["base"]))
+    rows = [4 * epochs * (len(splits.test) + len(splits.validation or ())), 6 * epochs * len(splits.test)]
+    evaluated = [1000 * s["hours"] - s["passes"] for s in (sweep, final)]
+    assert evaluated == pytest.approx([n / batch / 3 for n in rows])
     alone, beside = Local(1, gpus=1), Local(8, gpus=1)
     assert (alone.slowdown, Local(2).slowdown, Local(2, gpus=2).slowdown) == (1.0, 1.0, 1.0)
     assert beside.workers / beside.slowdown == pytest.approx(GAIN)

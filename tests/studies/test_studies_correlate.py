@@ -17,7 +17,14 @@ from steppe.studies.statistics.design import Design, design_of
 from steppe.studies.statistics.findings import able_to_reject
 from steppe.studies.statistics.jackknife import Jackknife, row_variances
 from steppe.studies.statistics.kendall import pairs, signs
-from steppe.studies.statistics.permutation import MISSING, Permutations, PermutationTest, share_scores, tau_scores
+from steppe.studies.statistics.permutation import (
+    FIRST,
+    MISSING,
+    Permutations,
+    PermutationTest,
+    share_scores,
+    tau_scores,
+)
 from steppe.studies.statistics.predictions import LEVEL
 from steppe.studies.statistics.relations import attainable, flattest, relations, score_end, shrunk
 
@@ -264,6 +271,21 @@ def test_p_without_seeds_is_scipys_and_drawn_permutations_agree_with_all():
     low, p, high = drawn.p()
     assert low[0] < stats.kendalltau(x, y, method="exact").pvalue < high[0]
     assert low[0] < p[0] < high[0] < 2 * p[0]
+
+
+def test_large_pools_draw_fewer_permutations_first_and_as_many_where_it_matters():
+    n = 1000
+    design, one = nested(np.arange(n), method=np.arange(n) % 4), np.zeros(n, dtype=int)
+    moved, whole = Permutations(design, one, 0), Permutations(design, one, 0)
+    test = PermutationTest(np.zeros(1), lambda rows: np.ones((1, len(rows))), moved, normal=False)
+    assert [test.draw(times) for times in (FIRST, FIRST)] == [True, True]
+    assert test.draws == FIRST
+    assert not test.draw(2 * FIRST)
+    again = PermutationTest(np.zeros(1), lambda rows: np.ones((1, len(rows))), moved, normal=False)
+    again.draw(FIRST)
+    assert again.draws == 4000
+    whole.size = 2000  # a smaller batch is the beginning of a larger one
+    assert (moved.batch(5) == whole.batch(5)[: moved.size]).all()
 
 
 def test_the_normal_limit_is_close_to_permutations_of_sixty_configurations():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from studies_cells import BASE, contents, tiny
 
+from steppe._util.files import lock_folder
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
 from steppe.studies.engines.engine import EngineSettings, RetryPolicy
@@ -81,6 +83,24 @@ def test_want_of_space_may_pass(tmp_path: Path, retries: int, done: int) -> None
     marks = {"marks": str(tmp_path), "times": 3}  # the first one is the check before the study starts
     study = tiny(tmp_path / "full", base={**BASE, "model": "studies_cells:full", "model_options": marks}, grid={})
     assert run(study, Serial(retries)).done == done
+
+
+def test_a_run_that_another_process_still_trains_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut network takes a worker from its driver, and the worker goes on for a while."""
+    monkeypatch.setattr("steppe.studies.work.PATIENCE", 0.2)
+    study = tiny(tmp_path, grid={}, measures=[])
+    place = Path(study.run_folder(cells(study)[0].key))
+    place.mkdir(parents=True)
+    with lock_folder(place, "run"):
+        held = run(study, Serial(retries=1))
+        [error] = held.failures.values()
+        assert re.search(r"is being trained in by process \d+ .* \(tried 2 times\)$", error)
+        timer = Timer(0.5, place.rename, [tmp_path / "x"])  # the lock belongs to what was moved away
+        timer.start()
+        assert run(study, Serial(retries=20), again=True).done == 1
+        timer.join()
 
 
 def test_what_cannot_go_well_is_not_tried_again() -> None:

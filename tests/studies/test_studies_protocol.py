@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import isnan, log, sqrt
+from math import exp, isnan, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ def test_a_budget_merges_mappings_replaces_lists_and_removes_nulls() -> None:
         ({"table": {"rows": "method", "value": ["a", "b"]}}, "several values need `rows: value`"),
         ({"table": {"rows": "method", "as": "procent"}}, "table.as: there is no scale 'procent'"),
         ({"table": {"rows": "epoch"}}, "epochs are columns"),
+        ({"table": {"last": 0}}, "table.last is a number of epochs, 1 or more, not 0"),
+        ({"table": {"last": 2, "columns": "epoch"}}, "last is for values of runs"),
         ({"table": {"rows": "method", "value": "tau"}}, "rows and columns of tau are of measure, target, group"),
         ({"table": {"rows": "method", "draw": "scatter"}}, "`draw: scatter` and `x: NAME` go together"),
         ({"table": {"rows": "method", "target": "lr"}}, "target is for `value: tau`; a scatter has `x: lr`"),
@@ -181,6 +183,18 @@ def test_nothing_is_chosen_before_all_runs_have_ended() -> None:
     assert [c.cell is None for c in choices(made, short)] == [False, True]
     assert {c.value("method") for c in planned_cells(made, short) if c.stage == "final"} == {"SGD"}
     assert len(previewed_cells(made)) == 6 + 6
+    seen = [c for c in previewed_cells(made, short) if c.stage == "final"]  # some setting in the place of SAM's
+    assert [(c.value("method"), c.config["lr"]) for c in seen] == [("SGD", 0.1)] * 3 + [("sam", 0.1)] * 3
+
+
+def test_trials_are_not_among_the_runs_that_could_be_included(tmp_path: Any) -> None:
+    made, table = swept([0.5, 0.5, 0.2, 0.3, 0.9, 0.9], test=[0.3] * 6)
+    before = study_result(replace(made, out=str(tmp_path)), planned_cells(made, table), table, ["lr"])
+    assert before.findings.sentence  # no final run has ended: there is no number to correlate
+    final = [c for c in planned_cells(made, table) if c.stage == "final"]
+    after = Table([*table.runs, *(finished(c, test_error=0.3) for c in final)])
+    result = study_result(replace(made, out=str(tmp_path)), planned_cells(made, after), after, ["lr"])
+    assert result.words[0] == "All 6 runs are included."
 
 
 def test_ties_and_unequal_trials_are_stated() -> None:
@@ -317,6 +331,35 @@ def test_curves_are_columns_by_epoch() -> None:
     assert [(e.row, e.column, e.value) for e in made_table.entries] == [
         ("none", "9", 90.5), ("none", "10", 100.5), ("sam", "9", 92.5), ("sam", "10", 102.5)
     ]  # fmt: skip
+
+
+def test_the_mean_over_the_last_epochs_of_each_run() -> None:
+    given = {"rows": "method", "value": "trace", "as": "log", "last": 2, "reference": "none"}
+    made = study(grid={"method": ["none", "sam"], "seed": [0, 1]}, table=given)
+    planned = cells(made)
+    table = Table([finished(c, test_error=0.1) for c in planned])
+    not_measured = {"epoch": 10, "train_loss": 1.0}
+
+    def curves(key: str) -> list[dict[str, Any]]:
+        at = 1 + [c.key for c in planned].index(key)
+        return [{"epoch": e, "measures": {"trace": {"value": exp(e * at)}}} for e in (1, 5, 9)] + [not_measured]
+
+    entries = summaries(made, planned, table, curves)[0].entries
+    assert [(e.row, e.value, e.n) for e in entries] == [
+        ("none", pytest.approx(7 * 1.5), 2),
+        ("sam", pytest.approx(7 * 3.5), 2),
+    ]
+    assert entries[1].difference == pytest.approx(14)
+
+    # one epoch that has it; a number that is none
+    diverged = {"epoch": 11, "measures": {"trace": {"value": nan}}}
+    for broken in (
+        lambda key: curves(key)[2:],
+        lambda key: [*curves(key), diverged],
+    ):
+        shown = summaries(made, planned, table, broken)[0]
+        assert not shown.entries
+        assert "Runs without trace do not enter it." in shown.notes
 
 
 def test_correlations_are_the_findings() -> None:

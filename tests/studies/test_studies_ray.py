@@ -26,6 +26,7 @@ from steppe.studies.run import run
 from steppe.training.stopping import StopRequest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray")
+TOKEN = uuid.uuid4().hex  # Ray reads it once in a process
 PATIENCE = 120.0  # seconds for a step: machines that test may be busy
 LOST = "its worker was lost: The worker died unexpectedly while executing this task (tried 2 times)"
 
@@ -36,7 +37,7 @@ def two_cores() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as files:
         patch.setenv("RAY_TMPDIR", files)  # short: its sockets are there, whose paths may have 107 characters
         patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         patch.delenv("RAY_ADDRESS", raising=False)
         with ExitStack() as stack:
             try:

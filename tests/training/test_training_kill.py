@@ -37,9 +37,12 @@ class ForkServer:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         assert self._answer() == "ready\n"
 
-    def train(self, settings: Config, after: float | None = None, call: int | None = None) -> dict[str, Any]:
+    def train(
+        self, settings: Config, after: float | None = None, call: int | None = None, lean: bool = False
+    ) -> dict[str, Any]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"config": asdict(settings), "after": after, "call": call}) + "\n")
+        request = {"config": asdict(settings), "after": after, "call": call, "lean": lean}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._answer())
         assert answer["ended"] != "failed"
@@ -115,6 +118,26 @@ def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Pat
     assert_same_end(open_run(str(settings.out)), whole)
     assert not list((folder / "killed").glob("*.tmp"))
     assert len(list((folder / "killed").glob("state-*"))) == 2
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_system_call_of_a_run_that_keeps_weights_alone(server: ForkServer, folder: Path) -> None:
+    """Each start dies at its k-th call in a folder of its own, and the next one goes on: also after the last epoch."""
+    settings = config(folder / "whole", epochs=3, checkpoint_every=3600.0)
+    server.train(settings)
+    whole = open_run(str(settings.out))
+    left_behind: set[str] = set()
+    for call in count(1):
+        path = folder / f"killed-{call}"
+        if server.train(replace(settings, out=str(path)), call=call, lean=True)["ended"] == "finished":
+            break
+        ended = (path / "run.yaml").exists() and open_run(path).finished
+        left_behind |= {p.name for p in path.iterdir()} if ended else set()
+        assert server.train(replace(settings, out=str(path)), lean=True)["ended"] == "finished"
+        assert_same_end(open_run(path), whole)
+        assert {p.name for p in path.iterdir()} == {WEIGHTS, "metrics.jsonl", "run.yaml"}
+    assert call > 30
+    assert {"run.lock", PREVIOUS, "state-2-0.safetensors"} <= left_behind
 
 
 @pytest.mark.slow

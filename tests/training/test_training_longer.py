@@ -105,3 +105,22 @@ def test_a_longer_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     for step in (10, 13, 21):  # in the epoch that is trained again, and after it
         stopped(replace(settings, epochs=5), step)
     assert_same_end(train(replace(settings, epochs=5)), whole)
+
+
+def test_a_run_of_weights_alone_is_not_made_longer_and_says_so(tmp_path: Path) -> None:
+    settings = config(tmp_path / "run", epochs=3, schedule="constant")
+    before = train(settings, lean=True)
+    held = contents(tmp_path / "run")
+    assert set(held) == {"checkpoint.safetensors", "metrics.jsonl", "run.yaml"}
+    with pytest.raises(ValueError, match=r"cannot be made longer.*previous\.safetensors is not there"):
+        train(replace(settings, epochs=5))
+    with pytest.raises(ValueError, match=r"no kind of weights 'ema'.*last"):
+        before.weights("ema")
+    assert_same_end(train(settings), before)
+    assert contents(tmp_path / "run") == held
+
+
+def test_averages_of_a_run_are_kept(tmp_path: Path) -> None:
+    runs = [train(config(tmp_path / name, epochs=2, ema=0.9), lean=lean) for name, lean in (("a", False), ("b", True))]
+    assert_same_end(*runs)
+    assert not (tmp_path / "b" / "run.lock").exists()

@@ -13,7 +13,7 @@ from .._util.user_code import check_form, is_factory
 from .options import command
 from .output import Output, UsageError, table, usage_errors
 from .study_options import Engine, Which, store_of, study_and_results, study_of
-from .study_output import heading, output_of
+from .study_output import error_lines, exit_code, heading, output_of
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
@@ -28,6 +28,14 @@ class Dry:
 
     dry_run: bool = False
     """list the cells that would be computed, and stop"""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which of several processes this is."""
+
+    part: str | None = field(default=None, metadata={"metavar": "K/N"})
+    """compute the K-th of N parts, with records of its own; `study run` without a part takes them in"""
 
 
 @dataclass(frozen=True)
@@ -113,16 +121,24 @@ def init(new: New) -> Output:
 
 
 @command("study run")
-def run(which: Which, engine: Engine, dry: Dry) -> Output:
+def run(which: Which, engine: Engine, share: Share, dry: Dry) -> Output:
     """Train a pool of runs, measure, correlate, write the report; rerun the command to resume.
 
     Examples
     --------
     steppe study run
     steppe study run study.yaml --workers 4
+    steppe study run study.yaml --part 3/8
 
     """
+    from ..studies.parts import part_of, take_in
+
     study = study_of(which, engine)
+    if share.part is not None:
+        with usage_errors():
+            study = part_of(study, share.part, engine.again)
+    elif not dry.dry_run:
+        take_in(study)
     return _dry(study, engine) if dry.dry_run else _run(study, engine, ())
 
 
@@ -251,6 +267,10 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
             trust=engine.trust,
             announce=lambda text: complain(f"{text}."),
         )
+    if study.part is not None:
+        shown = f"{result.done} of {result.planned} cells of this part are done in {study.folder}"
+        shown += "; `study run` without --part takes them in when no part is running"
+        return Output(result.to_dict(), [shown], error_lines("study", result), exit_code(result))
     if not result.stopped and result.done:
         result = replace(result, report=_page(study, None, result.findings))
     return output_of(study, result)
@@ -283,9 +303,14 @@ def _dry(study: Study, engine: Engine) -> Output:
     design = [f"{text.rstrip('.')}." for text in words]
     pictures = open_pictures(study, planned, Pool.of(study, planned, before.table), before.notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
-    cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
-    shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []
-    drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
-    end = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
+    shown: list[Any] = []
+    if len({tuple(t.measures) for t in tasks}) > 1:
+        cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
+        shown += [table(("cell", "run", "measures"), cells, fold=("run", "measures")), ""]
+    elif tasks:
+        shown += [table(("cell", "run"), ((t.cell.key, t.cell.name) for t in tasks), fold=("run",)), ""]
+        shown += [f"Measures of each run: {', '.join(tasks[0].measures) or 'none'}."]
+    drawn = f", and {len(pictures)} pictures to draw" if pictures and not tasks else ""  # open tasks decide which runs
+    end = f"Dry run: {len(tasks)} of {len(planned)} cells to compute{drawn}, in {study.folder}."
     data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
     return Output(data, [*shown, *design, end])

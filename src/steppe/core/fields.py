@@ -184,10 +184,22 @@ def checked(source: Callable[..., Any], owner: str, values: Mapping[str, Any], t
 def check_fields(value: Any, owner: str | None = None, tensors: bool = False) -> None:
     """The `__post_init__` of a frozen dataclass: every field is as its annotation says, or one error."""
     cls = type(value)
-    given = {f.name: getattr(value, f.name) for f in fields(cls)}
+    usual = _defaults_that_fit(cls)  # a study makes thousands of configurations, of which most fields are defaults
+    given = {f.name: one for f in fields(cls) if (one := getattr(value, f.name)) is not usual.get(f.name, usual)}
     for name, one in checked(cls, cls.__name__ if owner is None else owner, given, tensors).items():
         if one is not given[name]:  # converted
             object.__setattr__(value, name, one)
+
+
+@cache
+def _defaults_that_fit(cls: Any) -> dict[str, Any]:
+    """The defaults of a dataclass that need neither a check of their own nor a conversion, by field."""
+    hints = hints_of(cls)
+    return {
+        f.name: f.default
+        for f in fields(cls)
+        if any(kind.fits(f.default) for kind in kinds_of(hints.get(f.name, Any)) if not kind.checks)
+    }
 
 
 def _checked(name: str, owner: str, value: Any, annotation: Any, tensors: bool) -> Any:

@@ -1,6 +1,7 @@
 from . import check as check
 from . import compared as compared
 from . import correlate as correlate
+from . import parts as parts
 from . import projection as projection
 from . import records as records
 from . import report as report

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._util.formats import from_yaml
 from .._util.measure_names import MeasureName, canonical_number
@@ -19,6 +19,9 @@ from .engines.engine import EngineSettings
 from .grid import mapping, settings, types
 from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
+
+if TYPE_CHECKING:
+    from .protocol import Part
 
 
 class Target(NamedTuple):
@@ -114,6 +117,10 @@ class Study:
         Texts for readers of the report: a heading, the question that the study answers, and anything else.
     file : str, optional
         The file that the study was read from.
+    part : Part, optional
+        The part of the cells that this process has; all by default.
+    weights : mapping of str to str, optional
+        For a report, digests of initial weights by `init`, as records have them: the files need not be here.
 
     Examples
     --------
@@ -151,6 +158,8 @@ class Study:
     question: str = ""
     notes: str = ""
     file: str | None = None
+    part: Part | None = None
+    weights: Mapping[str, str] | None = None
 
     @cached_property
     def planned(self) -> list[Any]:
@@ -158,9 +167,14 @@ class Study:
         return []
 
     @property
-    def folder(self) -> Path:
-        """The study's folder."""
+    def root(self) -> Path:
+        """The folder of the whole study, with the runs of all its parts."""
         return Path(self.out or Path("studies") / self.name) / self.budget
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder; that of a part has the part's store alone."""
+        return self.root / self.part.folder if self.part is not None else self.root
 
     @property
     def store(self) -> Path:
@@ -174,7 +188,7 @@ class Study:
 
     def run_folder(self, key: str) -> str:
         """The folder of a cell's run."""
-        return str(self.folder / "runs" / key)
+        return str(self.root / "runs" / key)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], name: str, budget: str | None = None) -> Study:
@@ -253,7 +267,7 @@ class Study:
 
 
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
-KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget"))
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget", "part", "weights"))
 """Keys of a study's file."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from heapq import heapreplace
+from math import ceil
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
@@ -22,6 +24,7 @@ from .table import Table
 PROBED = 3  # timed passes per model
 WARM = 1, 8  # passes before them, on a CPU and on a GPU, where the first ones choose and capture kernels
 BEGIN = 8.0  # seconds of a run on a GPU before its first step: imports, data, capture
+FORWARD = 1 / 3  # of a pass, which has a backward pass too
 STEPS = 64  # of a method whose steps differ: the mean number of passes is over these
 
 
@@ -49,15 +52,15 @@ class Projection:
 
 
 def project(study: Study) -> Projection:
-    """Project the cost of the cells that a study still has to train; measures and evaluation are not in it."""
+    """Project the cost of the cells that a study still has to train; measures are in it where runs like them ended."""
     before = Planned.of(study)
     planned = before.cells
     check_names(study, planned)
     missing = {task.cell.key for task in before.tasks}
-    rows: dict[str, int] = {}
+    rows: dict[str, tuple[int, int]] = {}
     stored, speeds, basis = _stored_speeds(before.table), {}, []
     passes: dict[str, float] = {}
-    hours: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     device = study.base.get("device")
     engine = engine_of(study.engine, device)
     at_once = (study.engine.workers or 1) if study.engine.name == "ray" else engine.workers  # a cluster is not asked
@@ -72,34 +75,54 @@ def project(study: Study) -> Projection:
             source = "the median of stored runs" if like in stored else f"the median of {PROBED} passes timed now"
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
-        method = METHODS[config.method]
+        method, members = METHODS[config.method], ensemble.members if ensemble else 1
         passes_per_step = fmean(method.passes_at(step, **config.method_options) for step in range(1, 1 + STEPS))
-        passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
-        # stored runs ran side by side
-        alone = passes[cell.key] * speeds[like]
-        hours[cell.key] = (alone if like in stored else begin + alone * engine.slowdown) / at_once / 3600
+        train, evaluated = _rows_of(config, rows)
+        passes[cell.key] = _steps(config, train) * passes_per_step * members
+        if like in stored:  # which ran side by side, and were evaluated and measured
+            seconds[cell.key] = passes[cell.key] * speeds[like]
+        else:
+            forward = members * evaluated / config.batch_size * FORWARD
+            seconds[cell.key] = begin + (passes[cell.key] + forward) * speeds[like] * engine.slowdown
     stages = []
     for name in dict.fromkeys(cell.stage for cell in planned):
         of_one = [cell for cell in planned if cell.stage == name]
-        total, time = (sum(of.get(cell.key, 0.0) for cell in of_one) for of in (passes, hours))
-        stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, time))
-    what = f"Hours of training on this machine, {at_once} at a time; evaluation and measures come on top."
-    guessed = study.select is not None and all(one.cell is None for one in choices(study, before.table))
-    more = " Final runs are projected with each method's first configuration." if guessed else ""
+        hours = _together([seconds.get(cell.key, 0.0) for cell in of_one], at_once) / 3600
+        total = sum(passes.get(cell.key, 0.0) for cell in of_one)
+        stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, hours))
+    what = f"Hours on this machine, {at_once} at a time; measures come on top of what was timed now."
+    guessed = study.select is not None and any(one.cell is None for one in choices(study, before.table))
+    more = " Where no winner is known yet, its final runs are projected with a first configuration." if guessed else ""
     return Projection(stages, [*basis, what + more])
 
 
-def steps_of(config: Config, rows: dict[str, int]) -> int:
-    """The number of steps of a run; `rows` keeps the sizes of data sets."""
-    if config.steps is not None:
-        return config.steps
-    names = ("data", "data_root", "fraction", "per_class", "validation", "held_out")
+def _together(seconds: Sequence[float], at_once: int) -> float:
+    """When the last of some cells ends, if they begin one after the other, as soon as there is a place."""
+    ends = [0.0] * at_once
+    for one in seconds:
+        heapreplace(ends, ends[0] + one)
+    return max(ends)
+
+
+def _rows_of(config: Config, known: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    """How many rows a run trains on, and evaluates in all; `known` keeps them."""
+    names = ("data", "data_root", "fraction", "per_class", "validation", "held_out", "epochs", "evaluate_every",
+             "corruptions", "severities")  # fmt: skip
     key = json.dumps([getattr(config, name) for name in names])
-    if key not in rows:
+    if key not in known:
+        from ..data.corruptions import selected
         from ..training.problem import data_of
 
-        rows[key] = len(data_of(config).train)
-    return config.epochs * max(1, rows[key] // config.batch_size)
+        splits = data_of(config)
+        test, validation = len(splits.test), len(splits.validation or ())
+        corrupted = len(selected(config.corruptions)) * len(config.severities) if config.corruptions else 0
+        evaluations = ceil(config.epochs / config.evaluate_every)
+        known[key] = len(splits.train), evaluations * (test + validation) + corrupted * test
+    return known[key]
+
+
+def _steps(config: Config, rows: int) -> int:
+    return config.steps if config.steps is not None else config.epochs * max(1, rows // config.batch_size)
 
 
 def probe(config: Config) -> float:
@@ -144,11 +167,11 @@ def probe(config: Config) -> float:
 
 
 def _stored_speeds(table: Table) -> dict[str, float]:
-    """Seconds per pass in finished runs, by model."""
-    runs = [run for run in table.runs if run.meta.get("passes") and "training_seconds" in run.meta]
+    """Seconds per pass in finished runs, all that a run does included, by model."""
+    runs = [run for run in table.runs if run.meta.get("passes") and "seconds" in run.meta]
     by_model: dict[str, list[float]] = {}
     for run in runs:
-        by_model.setdefault(_model_of(run.config), []).append(run.meta["training_seconds"] / run.meta["passes"])
+        by_model.setdefault(_model_of(run.config), []).append(run.meta["seconds"] / run.meta["passes"])
     return {model: median(values) for model, values in by_model.items()}
 
 

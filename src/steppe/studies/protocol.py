@@ -1,4 +1,4 @@
-"""The protocol of an experiment in a study's file: budgets, admission, selection, tables and pictures."""
+"""The protocol of an experiment in a study's file: budgets, admission, selection, tables and pictures; its parts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import log, log10, nan, sqrt
 from operator import ge, gt, le, lt
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
@@ -31,6 +32,7 @@ SCALES: Mapping[str, Callable[[float], float]] = {
     "ratio": lambda value: value,  # to the mean of the reference row
 }
 """What can be done to the numbers of a table."""
+PARTS = "parts"  # the folder with those of the parts of a study
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 
 
@@ -156,6 +158,8 @@ class TableSpec:
         Which pairs of runs tau compares.
     target : str
         For tau: a setting with numbers, such as lr, in the place of the study's targets.
+    last : int
+        The mean over the last so many epochs on record of each run, instead of its final number.
 
     """
 
@@ -173,6 +177,7 @@ class TableSpec:
     x: str = ""
     hypothesis: Hypothesis = "strong"
     target: str = ""
+    last: int = 0
 
     @classmethod
     def of(cls, values: Any, place: str) -> TableSpec:
@@ -191,6 +196,9 @@ class TableSpec:
                 parsed[key] = {name: v if isinstance(v, list) else [v] for name, v in of_settings}
             elif key == "labels":
                 parsed[key] = {name: str(v) for name, v in mapping(value, f"{place}.{key}", "a mapping").items()}
+            elif key == "last":
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise ValueError(f"{place}.{key} is a number of epochs, 1 or more, not {value!r}")
             else:
                 parsed[key] = str(value)
         spec = cls(**parsed, scale=_scales(values.get("as"), place))
@@ -213,6 +221,8 @@ class TableSpec:
             raise ValueError(f"{place}: several values need `rows: {VALUE}` or `columns: {VALUE}`")
         if EPOCH in self.rows:
             raise ValueError(f"{place}: epochs are columns: write `columns: {EPOCH}`")
+        if self.last and (self.is_tau or self.x or EPOCH in self.columns):
+            raise ValueError(f"{place}: last is for values of runs, not for tau, a scatter or `columns: {EPOCH}`")
         if (self.draw == "scatter") != bool(self.x):
             raise ValueError(f"{place}: `draw: scatter` and `x: NAME` go together")
 
@@ -235,6 +245,24 @@ WHICH = {
 
 PICTURES = {"spectrum": ("best", "worst"), "landscape": ("flattest", "sharpest"), "ensembles": ()}
 """Pictures, with the runs that they show by default."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several parts of a study, each for a process of its own, such as a task of a Slurm array.
+
+    Parts share the folders of runs, whose locks keep two processes from one run, and each is the one writer of a store.
+    `parts` makes them, and takes their records in.
+    """
+
+    number: int
+    count: int
+    keys: frozenset[str] = field(repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are, in the study's folder."""
+        return Path(PARTS, f"{self.number}-of-{self.count}")
 
 
 @dataclass(frozen=True)

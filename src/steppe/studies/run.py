@@ -101,7 +101,8 @@ def run(
                 engine = engine or _engine(study)
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
                     stopped = _compute(store, tasks, engine, stop_request, update, failed)
-        table = store.table()
+            if tasks:
+                table = store.table()
         pool = Pool.of(study, planned, table)  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, pool, store.notes(), again) if not stopped else []
         if pictures:
@@ -217,9 +218,7 @@ class Planned:
             with Store.reading(study.store) as store:
                 table, notes = store.table(), store.notes()
         with invalid_values():
-            cells = planned_cells(study, table)
-            if study.select is not None and not any(cell.stage == "final" for cell in cells):
-                cells = previewed_cells(study)
+            cells = previewed_cells(study, table)
         return cls(cells, table, notes, open_tasks(study, cells, table, measures_of(study, notes, also), again))
 
 
@@ -270,7 +269,7 @@ def _compute(
                 return stop_request.why or outcome.error
             if outcome.ends:
                 raise Disagreement(outcome.error)
-            _store_outcome(store, by_key[outcome.key], outcome)
+            record(store, outcome, by_key[outcome.key].known)
             update(by_key[outcome.key].name, outcome.state)
             if outcome.state == "failed":
                 failed[by_key[outcome.key].name] = outcome.error
@@ -308,15 +307,16 @@ def show_progress(total: int, done: int, progress: bool | None, what: str = "cel
         yield update
 
 
-def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
+def record(store: Store, outcome: Outcome, known: Mapping[str, float]) -> None:
+    """Store an outcome; targets of the user's table take precedence."""
     if outcome.state == "failed":
         store.fail(outcome.key, outcome.error)
         return
     _check_same_rows(store, outcome)
     store.record(
         outcome.key,
-        targets={**outcome.targets, **cell.known},  # the user's table takes precedence
-        target_errors={k: v for k, v in outcome.target_errors.items() if k not in cell.known},
+        targets={**outcome.targets, **known},
+        target_errors={k: v for k, v in outcome.target_errors.items() if k not in known},
         measures=outcome.measures,
         meta=outcome.meta,
         failures=outcome.failures,
@@ -334,9 +334,8 @@ def _check_same_rows(store: Store, outcome: Outcome) -> None:
     for name, source in sources.items():
         if others := {versions.get(name, source) for versions in store.versions()} - {source}:
             raise Disagreement(
-                f"{name.removeprefix(CORRUPTED_ROWS)}: other runs of this study are evaluated on {', '.join(others)} "
-                f"rows under corruptions, and this one on {source} rows, which are not comparable: the official files "
-                "have been added or removed. Put them back, or start the study in another folder"
+                f"{name.removeprefix(CORRUPTED_ROWS)}: this run was tested on {source} corruptions, earlier ones on "
+                f"{', '.join(others)}: put the official files back as they were, or start in another folder"
             )
 
 

@@ -53,20 +53,21 @@ class Choice:
 
 def planned_cells(study: Study, table: Table) -> list[Cell]:
     """The cells of a study as far as they are known: with `select`, those of the final runs once there are winners."""
-    swept = cells(study)
-    if study.select is None:
-        return swept
-    final = {c.key: c for c in final_cells(study, choices(study, table))}
-    return [*(c for c in swept if c.key not in final), *final.values()]
+    return _both(study, choices(study, table))
 
 
-def previewed_cells(study: Study) -> list[Cell]:
-    """The cells of a study with some configuration in the place of each winner: as many, and as valid."""
-    swept = cells(study)
-    if study.select is None:
-        return swept
-    first = [Choice(group, 0, cell=members[0]) for group, members in _groups(study, swept)]
-    return [*swept, *final_cells(study, first)]
+def previewed_cells(study: Study, table: Table | None = None) -> list[Cell]:
+    """The cells of a study with some configuration in the place of each winner not known yet: as many, and as valid."""
+    known = choices(study, Table([]) if table is None else table)
+    groups = _groups(study, cells(study)) if known else []
+    some = [Choice(group, 0, cell=members[0]) for group, members in groups]
+    return _both(study, [a if a.cell or a.failed else b for a, b in zip(known, some, strict=True)])
+
+
+def _both(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
+    """The grid's cells and the final ones, each once."""
+    final = {c.key: c for c in final_cells(study, chosen)}
+    return [*(c for c in cells(study) if c.key not in final), *final.values()]
 
 
 def choices(study: Study, table: Table) -> list[Choice]:

@@ -72,9 +72,9 @@ class Store:
         return cls(Path(path), schema.connect(Path(path), reading=False, whole=False))
 
     @classmethod
-    def reading(cls, path: str | os.PathLike[str]) -> Store:
-        """Open a store for reading, also while others write to it."""
-        return cls(Path(path), schema.connect(Path(path), reading=True))
+    def reading(cls, path: str | os.PathLike[str], *, whole: bool = True) -> Store:
+        """Open a store for reading, also while others write to it; `whole` reads and checks all of it first."""
+        return cls(Path(path), schema.connect(Path(path), reading=True, whole=whole))
 
     def close(self) -> None:
         """Close the file; may be called twice."""

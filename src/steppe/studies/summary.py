@@ -135,11 +135,11 @@ def _summary(
             row = label_of(spec, cell, spec.rows, name)
             if EPOCH in spec.columns:
                 for record in curves(cell.key):
-                    value = _scaled(_of_record(record, full[name]), scales)
-                    if isfinite(value):
+                    x = _of_record(record, full[name])
+                    if x is not None and isfinite(value := _scaled(x, scales)):
                         numbers.setdefault((row, str(record.get("epoch"))), []).append((cell, value))
                 continue
-            value = _scaled(number_of(runs[cell.key], full[name]), scales)
+            value = _of_run(runs[cell.key], curves, spec.last, full[name], scales)
             if not isfinite(value):
                 missing.add(name)
                 continue
@@ -203,14 +203,23 @@ def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:
     return {seed: float(np.mean(of_one)) for seed, of_one in values.items()}
 
 
+def _of_run(run: Run, curves: Curves, last: int, name: str, scales: Sequence[str]) -> float:
+    """A number of a run, or its mean over the last epochs that have it; nan if fewer have it."""
+    if not last:
+        return _scaled(number_of(run, name), scales)
+    recorded = [x for record in curves(run.key) if (x := _of_record(record, name)) is not None]
+    ends = [_scaled(x, scales) for x in recorded[-last:]]
+    return float(np.mean(ends)) if len(ends) == last else nan
+
+
 def number_of(run: Run, name: str) -> float:
     """A target, a measure, another number of a run or a setting with numbers; nan if it has none of that name."""
     setting = run.setting(name)
     return run.numbers.get(name, float(setting) if fits(setting, float) else nan)
 
 
-def _of_record(record: Mapping[str, Any], name: str) -> float:
-    """A number of an epoch's record: an entry, a measure, or an error as one minus the accuracy."""
+def _of_record(record: Mapping[str, Any], name: str) -> float | None:
+    """A number of an epoch's record, if it has it: an entry, a measure, or an error as one minus the accuracy."""
     measured = (record.get("measures") or {}).get(name)
     value = measured.get("value") if isinstance(measured, Mapping) else measured
     if value is None:
@@ -218,7 +227,7 @@ def _of_record(record: Mapping[str, Any], name: str) -> float:
     if value is None and name.endswith("_error"):
         accuracy = record.get(name.removesuffix("error") + "accuracy")
         value = None if accuracy is None else 1 - accuracy
-    return float(value) if isinstance(value, (int, float)) else nan
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _scaled(value: float, scales: Sequence[str]) -> float:

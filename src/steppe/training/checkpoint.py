@@ -5,7 +5,7 @@ per epoch, and the state file is written first; then `checkpoint.safetensors` is
 advances the run. A resumed run removes the records after its checkpoint and repeats their epochs. Files of an
 unfinished write are referenced by nothing and are deleted at the next start. The checkpoint before the last one stays
 as `previous.safetensors`, with its state file. Digests detect damage: a run whose last checkpoint is damaged or lost
-resumes from the previous one.
+resumes from the previous one. A finished run of a study keeps its weights and records alone.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class Header:
     """The description of a checkpoint, in both of its files."""
 
     position: Position
-    state: str  # name of the file with everything but the weights
+    state: str  # name of the file with everything but the weights; empty for a finished run that keeps none
     records: RecordsPrefix
     finished: bool
 
     @classmethod
-    def of(cls, position: Position, records: RecordsPrefix, finished: bool) -> Header:
-        """Describe the checkpoint that is written at a position."""
-        return cls(position, f"state-{position.epoch}-{position.step}.safetensors", records, finished)
+    def of(cls, position: Position, records: RecordsPrefix, finished: bool, *, lean: bool = False) -> Header:
+        """Describe the checkpoint that is written at a position; if it is `lean`, without a state."""
+        name = "" if lean else f"state-{position.epoch}-{position.step}.safetensors"
+        return cls(position, name, records, finished)
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,27 @@ def commit(
 ) -> None:
     """Make this the state that the run resumes from; `before` describes the checkpoint that becomes the previous one.
 
-    Until the last rename, that one is current.
+    Until the last rename, that one is current. A header without a state is that of a finished run, of which only the
+    weights are kept.
     """
-    tensors, tree = pack(state)
     text = json.dumps({"format": FORMAT, **asdict(header)})
-    files.replace(folder / header.state, _serialised(tensors, {OURS: text, "tree": tree}))
+    if header.state:
+        tensors, tree = pack(state)
+        files.replace(folder / header.state, _serialised(tensors, {OURS: text, "tree": tree}))
     content = _serialised({k: _on_host(t) for k, t in weights.items()}, {OURS: text})
-    if before is not None:
+    if before is not None and header.state:
         files.link(folder / WEIGHTS, folder / PREVIOUS)
     files.replace(folder / WEIGHTS, content)
-    sweep(folder, {header.state, before.state} if before is not None else {header.state})
+    if header.state:
+        sweep(folder, {header.state, before.state} if before is not None else {header.state})
+    else:
+        keep_weights_alone(folder)
+
+
+def keep_weights_alone(folder: Path) -> None:
+    """Delete all checkpoints but that of a finished run without a state."""
+    files.remove(folder / PREVIOUS)
+    sweep(folder, ())
 
 
 def sweep(folder: Path, referenced: Container[str]) -> None:
@@ -115,7 +127,7 @@ def load(folder: Path, name: str = WEIGHTS) -> Checkpoint | None:
     header = read_header(folder, name)
     if header is None:
         return None
-    weights, state = read_weights(folder, name), read_state(folder, header, name)
+    weights, state = read_weights(folder, name), read_state(folder, header, name) if header.state else None
     return Checkpoint(name, header, weights, state, read_records(folder, header.records))
 
 

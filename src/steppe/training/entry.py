@@ -60,7 +60,7 @@ LENGTH = ("epochs", "steps")
 """Settings that may grow where the run still ends as one of that length does: see above."""
 
 
-def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
+def train(config: Config, progress: bool | None = None, until: int | None = None, *, lean: bool = False) -> Run:
     """Train a run to its end, resuming from the last checkpoint in its folder.
 
     A finished run is returned as it is, after its loggers have the records that they lack. A run that is given more
@@ -75,6 +75,9 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
         Show progress: by default where stderr is a terminal; True also elsewhere; False never.
     until
         Stop at the end of this epoch. A later call resumes from there.
+    lean
+        Keep run.yaml, records and weights alone of a run that is finished (with averages, all of it): three files. It
+        cannot be made longer.
 
     Returns
     -------
@@ -115,6 +118,10 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
             run = opened.run()
             run = replace(run, config=replace(run.config, data_root=config.data_root))  # it may be a copy
             workers.together(lambda: _loggers(stack, run, config) if first else [])  # hands over what they lack
+            if lean and done.about.finished and first:
+                if not done.about.state:
+                    checkpoint.keep_weights_alone(path)  # a kill may have left others
+                _remove_lock(path)
             return run
 
         def build() -> tuple[Training, Splits]:
@@ -144,11 +151,20 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
             progress_shown(progress if first else False, training.timeline, training.position, config.batch_size)
         )
         training.capture()
+        training.lean = lean
         training.run(stop_request, display, begun[1] if begun is not None else [], until)
         if begun is None:
             return open_run(path, config.model)
         finished = training.position.epoch == training.timeline.epochs
+        if lean and finished:
+            _remove_lock(path)
         return replace(begun[0], records=training.records, position=training.position, finished=finished)
+
+
+def _remove_lock(path: Path) -> None:
+    """Remove the file by which this process has locked a finished run: whoever comes next only reads it."""
+    with suppress(OSError):  # Windows keeps files that are open
+        files.remove(path / LOCK)
 
 
 def _loggers(stack: ExitStack, run: Run, config: Config) -> list[Logger]:

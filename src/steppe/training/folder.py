@@ -50,7 +50,7 @@ def folder_of(config: Config, strategy: str | None = None) -> Path:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Callable[[], None]]:
-    """Lock the folder for this process; raise RuntimeError with the name of the process that has it.
+    """Lock the folder for this process; raise `FolderLocked` with the name of the process that has it.
 
     Yields a function that raises if another folder has replaced this one. A block that fails before anything but the
     lock is in the folder leaves no folder behind.
@@ -67,7 +67,7 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
         with lock_folder(path, NAME) as check_folder:
             yield check_folder
     except FolderLocked as owner:
-        raise RuntimeError(
+        raise FolderLocked(
             f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
         ) from None
     except BaseException:
@@ -201,6 +201,8 @@ class Run:
         done = checkpoint.read_header(self.path)
         if done is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
+        if not done.state:  # a finished run without averages
+            raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last'])}")
         try:
             state = checkpoint.read_state(self.path, done)
         except FileNotFoundError:  # a running process may have committed and deleted it meanwhile

@@ -77,6 +77,7 @@ class Training:
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
+        self.lean = False  # a finished run keeps its weights and records alone
         self._captured: CapturedStep | None = None
 
     def capture(self) -> None:
@@ -239,7 +240,8 @@ class Training:
         def write() -> None:
             if self._rank == 0:
                 self.check_folder()
-                header = Header.of(self.position, self._prefix, finished)
+                lean = self.lean and finished and not self.state.averages
+                header = Header.of(self.position, self._prefix, finished, lean=lean)
                 commit(self.path, weights, rest, header, self._saved_header)
                 self._saved_header = header
 

@@ -61,8 +61,8 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     notes = store.notes()
     study = notes.get(ABOUT)
     study = study if isinstance(study, Mapping) else {}
-    plan, cells = described(study, store.table(), store.path.parent)
     stored = store.table()
+    plan, cells = described(study, stored, store.path.parent)
     pool = Pool.of(plan, cells or [Cell(r.key, r.name, r.config, r.groups) for r in stored.runs], stored)
     table, used = pool.planned, {run.key for run in pool.used}
     admitted = [run.key in used if run.state == "done" else None for run in table.runs]

@@ -42,7 +42,7 @@ def write(store: Path, out: Path, results: Findings | None = None, *, reload: in
         `out`.
 
     """
-    with Store.reading(store) as opened:
+    with Store.reading(store, whole=results is None) as opened:  # findings are of a store that has been checked
         text = html(content(opened, results, full=not reload) | {"live": reload})
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as file:

@@ -164,5 +164,9 @@ def determines(fine: Ints, coarse: Ints) -> bool:
 
 def places_in(unit: Ints) -> Ints:
     """The place of each run in its unit."""
-    places: Ints = np.tril(unit[:, None] == unit, -1).sum(1)
+    count = Counter[int]()
+    places = np.empty(len(unit), dtype=np.int64)
+    for i, one in enumerate(unit.tolist()):
+        places[i] = count[one]
+        count[one] += 1
     return places

@@ -149,7 +149,7 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     design = design_of(table)
-    related = list(relations(table, measures, targets, seed, design))
+    related = list(relations(table, measures, [t for t in targets if t in table.targets], seed, design))
     contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
     for relation in related:
         relation.draw(draws)

@@ -26,9 +26,10 @@ from .kendall import Floats, Ints, Signs, ranks
 
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
-KEPT = 2  # batches that are kept for other hypotheses and targets
+KEPT = 2 * BATCH  # permutations that are kept for other hypotheses and targets
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
+FEWER = 2_000  # the same for the largest pools, which draw up to FIRST where p is close to the level that decides
 MAX_DRAWS = 500_000  # permutations of a test whose p-value lies close to the level that decides
 MAX_WORK = 2e9  # pairs times permutations of a test: seconds
 # From so many levels on, tau under permutation is normal, and its spread needs few permutations. At p = 0.0005
@@ -51,6 +52,7 @@ class Permutations:
 
     def __init__(self, design: Design, group: Ints, seed: int) -> None:
         self.n, self.seed = len(group), seed
+        self.size = BATCH if self.n <= LARGE else max(100, int(BATCH * (LARGE / self.n) ** 2))  # of a batch
         self.drawn: dict[int, Ints] = {}
         of_run = units_in(design.configuration, group)
         first = np.unique(of_run, return_index=True)[1]
@@ -86,16 +88,16 @@ class Permutations:
         return self._rows([np.array(one) for one in orders])
 
     def batch(self, number: int) -> Ints:
-        """`BATCH` random permutations, one per line: a function of the design, the seed and the number of the batch.
+        """`size` random permutations, one per line: a function of the design, the seed and the number of the batch.
 
         Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
         """
         if number in self.drawn:
             return self.drawn[number]
         streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.moved)))
-        raw = (s.random_raw((BATCH, k)) for s, k in zip(streams, self.moved, strict=True))
+        raw = (s.random_raw((self.size, k)) for s, k in zip(streams, self.moved, strict=True))
         rows = self._rows([np.argsort(r, kind="stable") for r in raw])
-        if number < KEPT:
+        if number * self.size < KEPT:
             self.drawn[number] = rows
         return rows
 
@@ -198,9 +200,10 @@ class PermutationTest:
             self.null = self.scores(self.permutations.all())
             self._count(self.null)
             return True
-        before, times = self.draws, min(times // 4 if self.normal else times, self._most)
+        most = self._most if self.draws else self._first
+        before, times = self.draws, min(times // 4 if self.normal else times, most)
         while self.draws < times:
-            self._count(self.scores(self.permutations.batch(self.batches)[: self._size]))
+            self._count(self.scores(self.permutations.batch(self.batches)))
             self.batches += 1
         return self.draws > before
 
@@ -228,16 +231,18 @@ class PermutationTest:
         return np.where(seen, self.at_largest / self.draws, 0.0)
 
     @property
-    def _size(self) -> int:
-        """Permutations per batch."""
-        n = self.permutations.n
-        return BATCH if n <= LARGE else max(100, int(BATCH * (LARGE / n) ** 2))
+    def _first(self) -> int:
+        """Permutations that are drawn at most the first time."""
+        return max(FEWER, self._affordable) if self._affordable < FIRST else self._most
 
     @property
     def _most(self) -> int:
         """Permutations that are drawn where p is close to the level."""
-        work = max(2 * MAX_WORK / self.permutations.n**2, FIRST)
-        return 20 * self._size if self.normal else int(min(MAX_DRAWS, work))
+        return 20 * self.permutations.size if self.normal else min(MAX_DRAWS, max(self._affordable, FIRST))
+
+    @property
+    def _affordable(self) -> int:
+        return int(2 * MAX_WORK / self.permutations.n**2)
 
     def critical(self, measure: int, level: float) -> float:
         """The smallest score that a measure needs for a p-value of at most `level`."""
