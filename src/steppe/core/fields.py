@@ -183,7 +183,7 @@ def checked(source: Callable[..., Any], owner: str, values: Mapping[str, Any], t
 
 def check_fields(value: Any, owner: str | None = None, tensors: bool = False) -> None:
     """The `__post_init__` of a frozen dataclass: every field is as its annotation says, or one error."""
-    cls = type(value)
+    cls: Any = type(value)
     usual = _defaults_that_fit(cls)  # a study makes thousands of configurations, of which most fields are defaults
     given = {f.name: one for f in fields(cls) if (one := getattr(value, f.name)) is not usual.get(f.name, usual)}
     for name, one in checked(cls, cls.__name__ if owner is None else owner, given, tensors).items():
