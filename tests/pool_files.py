@@ -12,6 +12,7 @@ import pytest
 import torch
 from data_files import random_bytes
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from steppe.studies.plan import Study
@@ -64,7 +65,8 @@ def write_pool(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
         file = file if file.suffix else file.with_suffix(".pt")
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(k)
-        torch.save(MODELS[model]().state_dict(), file)
+        state = MODELS[model]().state_dict()
+        save_file(state, file) if file.suffix == ".safetensors" else torch.save(state, file)
     if study.errors:  # settings of the checkpoints, which no file of weights has
         columns = [*study.groups, *(name for name in study.targets if not name.endswith("_error"))]
         lines = [f"seed{k},{','.join(str(f'kind{k % 2}' if c in study.groups else k + 1) for c in columns)}"

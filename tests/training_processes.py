@@ -1,7 +1,7 @@
 """Trains runs in forked children and kills them; imports torch once, because that takes seconds.
 
-Reads one request per line, {"config": {...}, "after": seconds or null, "call": number or null, "lean": bool}, and prints one
-line with how the child ended. A child with "call" kills itself at that system call of the layer that writes files.
+Reads one request per line, {"config": {...}, "after": seconds or null, "call": number or null, "lean": bool}, and prints
+one line with how the child ended. A child with "call" kills itself at that system call of the layer that writes files.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def take(page: Any, picture: Picture) -> None:
         page.evaluate("document.querySelectorAll('.fold').forEach(one => { one.open = true; })")
     else:
         page.wait_for_selector(".js-plotly-plot .main-svg")
-    page.add_style_tag(content=".top, .modebar { display: none !important }")
+    page.add_style_tag(content=".top, .modebar, .screen-only { display: none !important }")
     shown = page.locator(picture.selector)
     shown.scroll_into_view_if_needed()
     page.wait_for_timeout(500)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from data_files import (
     WRITERS_OF_PICTURES,
@@ -24,15 +25,17 @@ from data_files import (
 )
 from pool_files import write_pool
 from recipe_table import contents, recipe_table, written_table
+from safetensors.torch import save_file
 from studies_cells import BASE
 from tiers import slow_unless
 
 from steppe._util.pages import plotly_source
 from steppe.cli import main
+from steppe.nn import build
 from steppe.studies.engines.local import GAIN, Local
 from steppe.studies.grid import split
 from steppe.studies.protocol import EPOCH, VALUE
-from steppe.studies.records import read_records
+from steppe.studies.records import number_of_cells, read_records
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
 from steppe.studies.summary import labels_of, short_names
@@ -355,6 +358,39 @@ def test_tables_of_a_pool_need_no_checkpoints(own: Recipe, capsys: pytest.Captur
     told(capsys, "paper/mine", "--records", "here/smoke", "--report", "--out", "there")
     assert files_of(Path("there/smoke")) == files_of(Path("here/smoke"))
     assert "none" in Path("there/smoke/table.md").read_text()
+
+
+def test_tables_of_runs_from_weights_need_no_weights(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    """The digest of the weights is in the records; a file that has changed since is another study's."""
+
+    def weights(seed: int) -> Path:
+        torch.manual_seed(seed)
+        save_file(build("mlp", (2,), 2, width=8, depth=1).state_dict(), "weights.safetensors")
+        return Path("weights.safetensors")
+
+    content = OWN | {"base": {**OWN["base"], "model_options": {"width": 8, "depth": 1}, "init": "weights.safetensors"}}
+    (own.folder / "study.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    file = weights(0)
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "here")
+    made, report = files_of(Path("here/short")), ("--records", "here/short", "--report")
+    for there, put in (("same", file.exists), ("another", lambda: weights(1)), ("none", file.unlink)):
+        put()
+        assert "0 of" not in told(capsys, "paper/mine", "--budget", "short", "--out", there, *report)
+        assert files_of(Path(there, "short")) == made
+    told(capsys, "paper/mine", "--budget", "short", "--out", "here", "--report")
+    assert files_of(Path("here/short")) == made
+    assert number_of_cells(recipe("paper/mine").study("short")) == len(made["records.csv"].splitlines()) - 1
+    assert main(["reproduce", "paper/mine", "--budget", "short", "--out", "none"]) == 1
+    assert "there are no weights at weights.safetensors" in capsys.readouterr().err
+    weights(1)
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "other")
+    file.unlink()
+    both = "here/short,other/short"
+    assert main(["reproduce", "paper/mine", "--budget", "short", "--out", "both", "--records", both, "--report"]) == 1
+    assert "start from 2 different files that were called weights.safetensors" in capsys.readouterr().err
+    weights(1)  # decides which of the two studies is meant
+    told(capsys, "paper/mine", "--budget", "short", "--out", "both", "--records", both, "--report")
+    assert files_of(Path("both/short")) == files_of(Path("other/short")) != made
 
 
 def test_an_edited_record_is_refused(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,6 +174,20 @@ def test_names_that_do_not_fit_are_refused_with_the_nearest(tmp_path: Path) -> N
     assert "--model-options" in said
 
 
+def test_a_buffer_that_a_class_makes_itself_may_be_in_a_file_that_says_the_same(tmp_path: Path) -> None:
+    """Positions of BERT: stored by early versions of Transformers, and made by later ones."""
+    model, file = net(), tmp_path / "old.pt"
+    model.register_buffer("positions", torch.arange(4)[None], persistent=False)
+    state = {name: t + 1 for name, t in model.state_dict().items()}
+    for prefix in ("", "module."):
+        torch.save(prefixed(prefix)({**state, "positions": torch.arange(4)[None]}), file)
+        assert all(torch.equal(t, state[name]) for name, t in loaded(file, model).items())
+    for other in (torch.arange(4), torch.arange(1, 5)[None]):
+        torch.save({**state, "positions": other}, file)
+        with pytest.raises(ValueError, match="unexpected: positions"):
+            loaded(file, model)
+
+
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path, model = tmp_path / "weights.pt", net(5)
     torch.save(net(6).state_dict(), path)

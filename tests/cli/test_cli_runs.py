@@ -370,7 +370,7 @@ def test_the_line_between_two_runs_ends_at_their_losses(runs: Path, capsys: pyte
     assert found["barrier"] == pytest.approx(max(np.array(found["losses"]) - line))
     capsys.readouterr()
     assert main(["landscape", *words, "--out", "between.npz"]) == 0
-    assert "barrier" in capsys.readouterr().out
+    assert "Barrier: " in capsys.readouterr().out
     assert Way.load("between.npz").losses.tolist() == found["losses"]
 
 

@@ -45,7 +45,8 @@ def net(shape, outputs, width=4):
     return torch.nn.Sequential(torch.nn.Linear(shape[0], width), torch.nn.ReLU(), torch.nn.Linear(width, outputs))
 
 def train(trial):
-    random = np.random.default_rng(trial.seed)
+    random = np.random.default_rng([trial.seed, trial.epochs])
+    trial.optimizer(torch.nn.Linear(2, 2))
     trial.report(0.3)
     return random.random(100) < 0.8, random.random(100) < 0.8
 
@@ -418,7 +419,7 @@ def test_a_signal_stops_it_with_a_hint(capsys: pytest.CaptureFixture[str]) -> No
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate()
     assert process.returncode == 75, error
-    assert b"`steppe compare resume c` goes on" in error
+    assert b"`steppe compare resume c` continues" in error
     assert answer(capsys, "compare", "status", "c")["state"] == "open"
 
 
@@ -452,7 +453,7 @@ def test_every_number_in_a_sentence_is_a_field(capsys: pytest.CaptureFixture[str
 
 def test_the_lines_of_python_run_for_a_loop_of_ones_own() -> None:
     def train(trial: steppe.comparison.Trial) -> Any:
-        chance = np.random.default_rng(trial.seed)
+        chance = np.random.default_rng([trial.seed, trial.epochs, len(trial.settings)])
         return chance.random(200) < 0.7, chance.random(300) < 0.7 + 0.2 * (trial.method == "sam")
 
     space = {"lr": steppe.LogUniform(0.01, 1), "epochs": 2, "weight_decay": 1e-3, "dropout": 0.1}

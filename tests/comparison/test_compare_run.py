@@ -3,10 +3,12 @@
 import json
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 from torch import nn
 
 import steppe
-from steppe.comparison.design import Design, divided
+from steppe.comparison.design import Design, Trial, divided
 from steppe.comparison.page import write
 from steppe.comparison.recommend import choice, finalists
 from steppe.comparison.result import result_of
@@ -28,6 +30,7 @@ SPACE = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 12}
 
 def rows(trial, gain=0.0, n=(300, 400)):
     """Which rows are correct in a world where 0.03 is the best learning rate and some rows are hard for all."""
+    assert trial.epochs  # which a loop would read
     random = np.random.default_rng([trial.seed, len(trial.method)])
     error = 0.15 + 0.05 * (np.log10(trial["lr"]) + 1.5) ** 2 - gain * (trial.method == "sam")
     hard = np.random.default_rng(0).random(n[1])
@@ -44,7 +47,8 @@ def slow(trial):
 
 
 def compared(train, methods=("none", "sam"), **more):
-    return steppe.compare(train, methods, SPACE, **{"progress": False, "tuning": 4, **more})
+    given = {"space": SPACE, "progress": False, "tuning": 4, **more}
+    return steppe.compare(train, methods, **given)
 
 
 def test_a_better_method_is_found_and_the_sentence_has_the_numbers_of_its_fields():
@@ -65,6 +69,7 @@ def test_a_better_method_is_found_and_the_sentence_has_the_numbers_of_its_fields
 
 def test_equal_methods_do_not_differ_and_the_plain_optimizer_is_recommended():
     def equal(trial):
+        assert trial.method
         return rows(replace(trial, method="none"))
 
     result = compared(equal)
@@ -256,6 +261,8 @@ def test_a_method_that_fails_in_all_trials_has_a_sentence(who):
 
 def test_the_edge_of_the_space_is_named():
     def train(trial):
+        assert trial.method
+        assert trial.epochs
         random = np.random.default_rng(trial.seed)
         error = 0.2 - 0.05 * np.log10(trial["lr"])
         return random.random(3000) > error, random.random(300) > error
@@ -288,9 +295,38 @@ def test_flags_may_be_tensors_lists_and_numbers():
         assert [x.tolist() for x in checked((flags, flags))] == [[True, False]] * 2
 
 
-def test_other_test_rows_in_a_later_trial_are_refused():
-    with pytest.raises(ValueError, match="all trials need the same rows"):
+def test_other_rows_in_a_later_trial_are_refused():
+    with pytest.raises(ValueError, match="trial 1 of none has 201 test rows, and earlier ones have 200: all trials"):
         compared(lambda trial: rows(trial, n=(100, 200 + trial.index)))
+    with pytest.raises(ValueError, match="trial 1 of none has 101 validation rows, and earlier ones have 100: all"):
+        compared(lambda trial: rows(trial, n=(100 + trial.index, 200)))
+
+
+def test_a_function_that_ignores_what_makes_a_trial_is_refused():
+    """It would compare the plain optimizer with itself, or a space that is not there."""
+
+    def train(trial, *, method=True, **settings):
+        model = torch.nn.Linear(2, 2)
+        if method:
+            trial.optimizer(model)
+        for name in settings:
+            trial[name]
+        return np.ones(3) > 0, np.ones(3) > 0
+
+    space = SPACE | {"dropout": steppe.comparison.Choice([0.1, 0.2])}
+    for given, words in (
+        ({"method": False, "epochs": 1}, "train ignores the trial's method: build the optimizer by"),
+        ({"dropout": 1}, "train ignores epochs, a setting of the space: train for trial.epochs epochs"),
+        ({"epochs": 1}, r"train ignores dropout, a setting of the space: read trial\['dropout'\], or leave it out"),
+        ({"method": False, "lr": 1, "epochs": 1, "dropout": 1}, "the trial's method"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            compared(partial(train, **given), space=space)
+    compared(partial(train, epochs=1, dropout=1), space=space)
+    with pytest.raises(AttributeError, match=r"a trial has no 'lr': its settings are trial\['lr'\] and so on, here"):
+        compared(lambda trial: trial.lr)
+    trial = pickle.loads(pickle.dumps(Trial("sam", 0, 1, {"lr": 0.1})))
+    assert (trial["lr"], trial.asked) == (0.1, {"lr"})
 
 
 @pytest.mark.parametrize(
@@ -303,6 +339,7 @@ def test_other_test_rows_in_a_later_trial_are_refused():
         ({"budget": 0.001, "tuning": 100}, "the first look needs 200"),
         ({"worth": -1.0}, "worth is a difference of errors"),
         ({"trials": 7}, "fewer than two tunings of 4"),
+        ({"trials": 0}, "trials is the most trials per method, 1 or more, not 0"),
     ],
 )
 def test_bad_settings_have_one_sentence(more, words):

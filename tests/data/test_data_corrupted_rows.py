@@ -84,7 +84,7 @@ def test_tiny_imagenet_is_read_or_remade_with_its_own_constants(tmp_path: Path) 
 def test_official_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_official(tmp_path)
     test = load("cifar10", tmp_path).test
-    with pytest.raises(DataError, match=r"lacks snow: .*`main`.*rename"):
+    with pytest.raises(DataError, match=r"lacks 1 corruption, snow: .*`main`.*rename"):
         corrupted_rows("cifar10", tmp_path, test, ["fog", "snow"])
     with pytest.raises(DataError, match=r"labels\.npy: .*not those of the 5 test rows"):
         corrupted_rows("cifar10", tmp_path, test.rows(slice(5)), NAMES)
@@ -113,7 +113,7 @@ def test_damaged_tiny_imagenet_c(tmp_path: Path) -> None:
     (folder / "fog" / "1" / "n01629819").rename(folder / "fog" / "1" / "n99999999")
     with pytest.raises(DataError, match="n01629819, n99999999"):
         rows.rows("fog", 1)
-    with pytest.raises(DataError, match=r"lacks shot_noise, .*frost"):
+    with pytest.raises(DataError, match=r"lacks \d+ corruptions, such as shot_noise: "):
         corrupted_rows("tiny-imagenet", tmp_path, test, ["main"])
 
 
@@ -160,7 +160,7 @@ def test_a_study_does_not_mix_official_and_remade_rows(tmp_path: Path) -> None:
         (only,) = store.table().runs
     assert only.targets["corrupted_error"] == pytest.approx(1 - store_accuracy(tmp_path))
     (tmp_path / "CIFAR-10-C").rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"evaluated on CIFAR-10-C rows .* this one on remade rows"):
+    with pytest.raises(ValueError, match=r"this run was tested on remade corruptions, earlier ones on CIFAR-10-C"):
         run(study([0, 1]), engine=Serial(), progress=False)
     (tmp_path / "elsewhere").rename(tmp_path / "CIFAR-10-C")
     assert run(study([0, 2]), engine=Serial(), progress=False)

@@ -57,6 +57,19 @@ def test_other_sizes_are_brought_to_one(tmp_path: Path, train: Dataset) -> None:
     assert tuple(shifted.read(f"{place}@8", train).rows.inputs.shape) == (2, 3, 8, 8)
 
 
+def test_grey_pictures_have_three_equal_channels_beside_coloured_ones(tmp_path: Path, train: Dataset) -> None:
+    from PIL import Image
+
+    place = images(tmp_path / "sketch", {"ant": 2, "cat": 1})
+    for file in (tmp_path / "sketch").rglob("*.png"):
+        Image.open(file).convert("L").save(file)
+    pixels = shifted.read(place, train).rows.inputs
+    with Image.open(tmp_path / "sketch/cat/0.png") as last:
+        assert torch.equal(pixels[2], torch.from_numpy(np.array(last.convert("RGB")).transpose(2, 0, 1)))
+    grey = Dataset("t", train.inputs[:, :1], train.targets, CLASSES)
+    assert shifted.read(place, grey).rows.inputs.shape == (3, 1, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [({"ant": 1, "cow": 1}, "class 'cow' is none of the 4"), ({"ant": 1, "ant+bee": 1}, "two of its")],

@@ -595,7 +595,7 @@ def test_the_caption_says_what_was_done():
     told = caption(data)
     assert "2 by 3 points, 6 passes" in told
     assert "random direction 0 of seed 17, filter-normalised" in told
-    assert f"one unit of y is a length of {data.lengths[1]:.4g} along random direction 1 of seed 17" in told
+    assert f"y = 1 is a distance of {data.lengths[1]:.4g} along random direction 1 of seed 17" in told
     assert f"cosine between the two {data.cosine:.3f}" in told
 
 

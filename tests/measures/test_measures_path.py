@@ -407,7 +407,7 @@ def test_a_path_is_drawn_with_its_barrier():
     assert barrier.y[1] == pytest.approx(found.losses[k])
     assert barrier.y[1] - barrier.y[0] == pytest.approx(found.barrier().value)
     assert fig.layout.xaxis.title.text.endswith("1 is the other one")
-    assert "4 points, 4 passes; one unit of t is a length of 2.2 towards the other one" in plotting.caption(found)
+    assert "4 points, 4 passes; t = 1 is a distance of 2.2 towards the other one" in plotting.caption(found)
 
 
 def test_a_path_with_holes_is_drawn_without_a_barrier():
@@ -419,4 +419,4 @@ def test_a_path_with_holes_is_drawn_without_a_barrier():
     kept = Path(
         replace(empty_slice([[0, 1]], ["x"], [1.0], [None]), notes={"buffers": "own", "kept": ["bn.running_mean"]})
     )
-    assert "buffers: own; 1 tensors that differ were kept, such as bn.running_mean" in plotting.caption(kept)
+    assert "buffers kept; 1 tensors that differ kept, such as bn.running_mean" in plotting.caption(kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +106,24 @@ def test_combinators_out_of_range() -> None:
         steppe.Every(0)
     with pytest.raises(ValueError, match="LookSAM keeps across"):
         steppe.PerPart(steppe.LookSAM())
+
+
+def written(node: ast.expr) -> str:
+    """The text of a message; values count as twelve characters."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else 12 * "x" for part in node.values)  # type: ignore[misc]
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_errors_are_under_four_lines() -> None:
+    """What a command prints of one: its name, a colon and the message, in a terminal of 80 columns."""
+    root, before = Path(__file__).parents[2], len("steppe study run: ")
+    messages = {
+        f"{file.relative_to(root)}:{node.lineno}": written(node.exc.args[0])
+        for folder in ("src/steppe", "papers/src/steppe_papers")
+        for file in (root / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args
+    }
+    assert sum(map(bool, messages.values())) > 500
+    assert {place: text for place, text in messages.items() if before + len(text) > 3 * 80 - 10} == {}  # words wrap

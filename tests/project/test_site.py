@@ -100,6 +100,13 @@ def test_code_of_pages_is_not_cut() -> None:
             assert [line for line in block.splitlines() if len(line) > 88] == [], page
 
 
+def test_no_line_of_a_page_is_a_comment_to_myst() -> None:
+    """A line of prose that begins with a percent sign is not on the site, and is on GitHub."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("papers/**/*.md"), *DOCS.rglob("*.md"), *ROOT.glob("benchmarks/**/*.md")]
+    assert len(pages) > 50
+    assert [page for page in pages if re.search(r"^ *%", page.read_text(encoding="utf-8"), flags=re.MULTILINE)] == []
+
+
 def test_every_result_is_in_the_table_of_benchmarks() -> None:
     folder = ROOT / "benchmarks/results"
     links = set(re.findall(r"\]\(([\w.-]+\.md)\)", (folder / "README.md").read_text()))

@@ -45,7 +45,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, "run", str(file), "--dry-run")
     assert (code, err) == (0, "")
-    assert "6 of 6 cells would be computed in studies/mine; nothing was" in out
+    assert "Dry run: 6 of 6 cells to compute, in studies/mine." in out
     assert not Path("studies").exists()
 
     code, out, err = told(capsys, "run", str(file))
@@ -229,8 +229,10 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
     one = found.findings.of(name, "test_error")
     within = found.findings.of(name, "test_error", "within groups")
     interval = f"{one.low:+.2f} to {one.high:+.2f}" if isfinite(one.low) else "none"
-    for said in (f"{one.tau:+.2f}", interval, f"{one.p_corrected:.2g}", "cannot tell"):
+    for said in (f"{one.tau:+.2f}", interval, "cannot tell"):
         assert f" {said} " in text.replace("\n", " \n")
+    left_out = "corrected p" in text.partition("A wider terminal also shows: ")[2]
+    assert left_out or f" {one.p_corrected:.2g} " in text.replace("\n", " \n")
     assert within.verdict in ("cannot tell", "weaker than 0.5")
     assert "(12 runs; too few for a verdict)" in " ".join(text.split())
 
@@ -461,7 +463,7 @@ def test_a_new_study_file_passes_all_checks_and_wrong_names_write_none(
         assert told(capsys, "init", f"{name}.yaml", "--data", name)[0] == 0
         code, out, err = told(capsys, "run", f"{name}.yaml", "--dry-run")
         assert (code, err) == (0, "")
-        assert "30 of 30 cells would be computed" in out
+        assert "30 of 30 cells to compute" in out
 
 
 def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -339,4 +339,7 @@ def test_a_setting_or_a_reference_that_is_not_there_is_an_error(tmp_path: Path, 
     file.write_text(yaml.safe_dump(content | {"out": str(tmp_path / "s")}))
     for more in (["--dry-run"], []):
         assert main(["study", "run", str(file), *more]) == 2
-        assert "no run has lr=0.3; there are lr=0.1, lr=0.2" in capsys.readouterr().err
+        assert (
+            "there is no contender 'lr=0.3'. Did you mean 'lr=0.2' or 'lr=0.1'? There are: lr=0.1, lr=0.2"
+            in capsys.readouterr().err
+        )

@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from math import sqrt
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from own_measures import registered
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
 from studies_cells import BASE, Counting, contents, tiny
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from steppe._util.digests import packed_bits
 from steppe._util.formats import json_safe
 from steppe.studies.cell import cells
+from steppe.studies.check import InvalidStudy
 from steppe.studies.engines import Serial
 from steppe.studies.export import export_table
 from steppe.studies.plan import Rule, Study
@@ -238,6 +240,42 @@ def test_a_pool_of_checkpoints(tmp_path: Path, done: Study) -> None:
     engine = Counting()
     run(study, engine)
     assert not engine.tasks
+
+
+def linear(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), outputs))
+
+
+def three_outputs(shape: tuple[int, ...]) -> nn.Module:
+    return linear(shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("base", "normalise", "said"),
+    [
+        (
+            {"model": "test_studies_run:three_outputs"},
+            "none",
+            "has 3 outputs, and spirals has 2 classes",
+        ),
+        ({"model": "test_studies_run:linear"}, "none", "0.safetensors: the state dict does not fit the model"),
+        (
+            {"model": "test_studies_run:three_outputs", "data": "digits"},
+            "0.1,0.2/1,1",
+            "there are means of 2 channels",
+        ),
+    ],
+)
+def test_what_fits_no_file_of_a_pool_is_one_error(
+    base: dict[str, Any], normalise: str, said: str, tmp_path: Path
+) -> None:
+    for i in range(3):
+        save_file(three_outputs((64,) if "data" in base else (2,)).state_dict(), tmp_path / f"{i}.safetensors")
+    given = {"base": BASE | {"model_options": {}} | base, "pool": f"{tmp_path}/*.safetensors", "normalise": normalise}
+    study = Study.of(given | {"measures": [], "out": str(tmp_path / "pool")}, "pool")
+    with pytest.raises(InvalidStudy, match=said):
+        run(study, Serial())
+    assert not study.folder.exists()
 
 
 def test_a_pool_of_runs_knows_its_errors(tmp_path: Path, done: Study) -> None:

@@ -323,7 +323,7 @@ def test_any_setting_can_be_compared():
     assert made == {"weight_decay=0.0": ("better", 16, 8), "weight_decay=0.01": ("worse", 16, 8)}
     assert "weight_decay=0.01 (+" in found.method_sentence
     assert findings(Table(runs), targets=["test_error"], compare="weight_decay").reference == "weight_decay=0.0"
-    with pytest.raises(ValueError, match=r"no run has weight_decay=0.5; there are weight_decay=0.0"):
+    with pytest.raises(ValueError, match=r"no contender 'weight_decay=0.5'.* There are: weight_decay=0.0"):
         findings(Table(runs), compare="weight_decay", reference=0.5)
 
 

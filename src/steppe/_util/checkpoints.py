@@ -137,7 +137,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None
         tensors = matched(model, without_prefix(state, model.state_dict().keys()))
     except ValueError as error:
         raise ValueError(
-            f"{path}: {error}. Name the model with --model, and its options with --model-options"
+            f"{path}: {error}. Name its model and the options of that: --model and --model-options, or model and "
+            "model_options in a study's base"
         ) from error
     model.load_state_dict(tensors, strict=False)  # matched() has checked the names; extra state has no tensors
 
@@ -171,12 +172,18 @@ def matched(model: nn.Module, state: State) -> dict[str, Tensor]:
 
     Prefixes of DistributedDataParallel and torch.compile are removed. Of tied weights one name is enough.
     """
+    import torch
     from torch import Tensor
 
     if not isinstance(state, Mapping):
         raise TypeError(f"a checkpoint is a state dict, not a {type(state).__name__}")
     own = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
+    # a file may hold a buffer that classes made only later, such as BERT's positions, if it says the same
+    made = {name: buffer for name, buffer in model.named_buffers() if name not in own}
     renamed = _renamed(state, own)
+    for name, buffer in made.items():
+        if isinstance(t := renamed.get(name), Tensor) and torch.equal(t, buffer.to(t)):
+            del renamed[name]
     tensors = {id(t): renamed[name] for name, t in own.items() if isinstance(renamed.get(name), Tensor)}
     faults = {
         "missing": [name for name, t in own.items() if id(t) not in tensors],

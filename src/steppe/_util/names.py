@@ -13,6 +13,7 @@ LISTS = {
     "method": "steppe methods",
     "model": "steppe models",
     "recipe": "steppe reproduce --list",
+    "study": "steppe theory",
     "setting": "steppe ensemble --help",  # those of `train`, and of ensembles
 }
 """What lists all names of a kind; for options of a command its help page, which every error of that command names."""
@@ -35,7 +36,7 @@ def _listed(what: str, names: list[str]) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a question with the nearest valid names, in any case, or nothing if none is near."""
     names = list(valid)
-    lower = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=0.4)
+    lower = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=0.5)
     near = [other for one in lower for other in names if other.lower() == one][:3]
     *others, last = map(repr, near or [""])
     return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""

@@ -68,7 +68,7 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def _parts(text: str, columns: int, more: str = "") -> list[str]:
-    indent = text[: len(text) - len(text.lstrip())]
+    indent = " " * (len(text) - len(text.lstrip(" -")))  # of a list's item: below its text
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
     return [text] if len(text) <= columns else fill(text, columns, subsequent_indent=indent + more)
 

@@ -48,9 +48,8 @@ def check_trusted(file: Path, model: object, named: str | None, trust: bool) -> 
     if is_factory(model) and model != named and not trust:
         name = repr(str(model))
         raise ValueError(
-            f"{file} names the model {name}, which is code outside steppe, and was not imported. If you know "
-            f"this code, name it, too: --model {name}, `model` in a study's base, or model={name} in Python. If you "
-            "trust the folder with any code: --trust, or trust=True in Python"
+            f"{file} names the model {name}: code outside steppe, which was not imported. Name it too (--model, "
+            "`model` in a study's base, model= in Python), or pass --trust (trust=True) for any code"
         )
 
 

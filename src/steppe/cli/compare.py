@@ -124,7 +124,7 @@ def report(folder: Folder) -> Output:
 
 @command("compare resume")
 def resume(folder: Folder, again: Again) -> Output:
-    """Go on with a comparison that was stopped, killed, or ended with its budget.
+    """Resume a comparison that was stopped or killed, or whose budget ended.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
             splits = load(where.get("data", task["data"]), how.data_root)
             task |= {} if splits.validation is not None else {"validation": VALIDATION}
     design = Design(
-        (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
+        (tuple(what.methods),), shared, own, effort.tuning, Design.most_of(effort.trials),
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
         halving=space.halving, task=task,
     )  # fmt: skip
@@ -243,7 +243,7 @@ def _run(design: Design, start: Mapping[str, Any], folder: Path, progress: bool 
     output = answer(result, _written(result, folder))
     if result.state != "stopped":
         return output
-    hint = f"steppe compare: stopped ({result.stopped}); `steppe compare resume {folder}` goes on"
+    hint = f"steppe compare: stopped ({result.stopped}); `steppe compare resume {folder}` continues"
     return replace(output, errors=[hint], code=stop_code("" if result.stopped == BUDGET else result.stopped))
 
 

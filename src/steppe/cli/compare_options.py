@@ -95,7 +95,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Again:
-    """How a comparison goes on."""
+    """How to resume a comparison."""
 
     budget: str | None = field(default=None, metadata={"metavar": "TIME"})
     """time of this start; defaults to that of the last one"""

@@ -78,14 +78,14 @@ def _promise(
         return f"It ends after {most} trials of each method at most, and as soon as it is decided."
     if not able:
         return (
-            f"{words_of(budget)} do not reach the first look{alone}: raise --budget, compare fewer methods, lower "
+            f"{words_of(budget)} does not reach the first look{alone}: raise --budget, compare fewer methods, lower "
             "--tuning, or --fix epochs."
         )
     if design.most:
-        return f"{words_of(budget)} are {'enough' if longest <= budget else 'less than it may take: resume goes on'}."
+        return f"{words_of(budget)} is {'enough' if longest <= budget else 'less than it may take: resume continues'}."
     return (
-        f"{words_of(budget)} are enough for about {most} trials of each method{alone}. The number is fixed before the "
-        "first look, by the time that the trials took. It stops as soon as it is decided."
+        f"{words_of(budget)} is enough for about {most} trials of each method{alone}. The number is fixed before the "
+        "first look, by the time that the trials took. The comparison stops as soon as it is decided."
     )
 
 

@@ -90,9 +90,9 @@ def list_all(options: Root) -> Output:
 
     """
     rows = list(_rows(options.data_root))
-    heads = ("name", "is", "rows", "shape", "classes", "download", "found in")
+    heads = ("name", "what it is", "rows", "shape", "classes", "download", "found in")
     shown = table(
-        heads, map(_cells, rows), right=("classes",), fold=("is", "found in"), drop=("shape", "rows", "classes")
+        heads, map(_cells, rows), right=("classes",), fold=("what it is", "found in"), drop=("shape", "rows", "classes")
     )
     foot = "\nsteppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
     return Output(rows, [shown, foot])

@@ -73,7 +73,12 @@ def _devices() -> tuple[list[dict[str, str]], int | None]:
     except Exception as error:  # this command also diagnoses broken installs
         return [{"name": "none", "is": f"torch cannot be imported: {error}"}], None
     threads = torch.get_num_threads()
-    devices = [{"name": "cpu", "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads in torch"}]
+    devices = [
+        {
+            "name": "cpu",
+            "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads != 1)} in torch",
+        }
+    ]
     for k in range(torch.cuda.device_count()):
         title, memory = torch.cuda.get_device_name(k), torch.cuda.get_device_properties(k).total_memory
         devices.append({"name": f"cuda:{k}", "is": f"{title}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})

@@ -114,7 +114,7 @@ def _between(look: Look, on: On, found: Sequence[Found]) -> Output:
     if drawn.complete and not drawn.along.nonfinite:
         barrier = drawn.barrier()
         data |= {"barrier": barrier.value, "top": drawn.top}
-        lines.append(f"barrier {barrier}")
+        lines.append(f"Barrier: {barrier}")
     return Output(data, lines, code=0 if drawn.complete else STOPPED)
 
 

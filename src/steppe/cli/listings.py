@@ -68,7 +68,8 @@ def methods(options: OfMethods) -> Output:
         )
     with usage_errors():
         row = describe_method(options.method)
-    lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
+    lines = [f"{row['name']}: {row['does']}", *([f"paper: {row['paper']}"] if row["paper"] else [])]
+    lines += [f"passes per step: {row['passes']}"]
     function = row["name"].replace("-", "_")
     wrap = f"{function}(base" if hasattr(steppe, function) else f"build({row['name']!r}, base"
     lines += [f"in Python: opt = steppe.{wrap}, model=model)"]
@@ -135,10 +136,11 @@ def measures(options: OfMeasures) -> Output:
         return Output(rows, [shown, f"\n{ABOUT_COSTS}"])
     with usage_errors():
         row = describe_measure(options.measure, measure_by_name(options.measure))
-    lines = [f"{row['name']}: {row['is']}", f"paper: {row['paper'] or 'none'}", f"kind of estimate: {row['kind']}"]
+    lines = [f"{row['name']}: {row['is']}", *([f"paper: {row['paper']}"] if row["paper"] else [])]
+    lines += [f"kind of estimate: {row['kind']}"]
     lines += [f"cost: {row['cost']} over the measured rows", f"{row['class']}: {row['definition']}", ""]
     shown = table(("option", "default", "meaning"), (o.values() for o in row["options"]), fold=("meaning",))
-    return Output(row, ["\n".join(lines), *([shown] if row["options"] else []), ABOUT_COSTS])
+    return Output(row, ["\n".join(lines), *([shown, ""] if row["options"] else []), ABOUT_COSTS])
 
 
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:

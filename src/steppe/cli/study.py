@@ -306,9 +306,14 @@ def _dry(study: Study, engine: Engine) -> Output:
     design = [f"{text.rstrip('.')}." for text in words]
     pictures = open_pictures(study, planned, Pool.of(study, planned, before.table), before.notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
-    cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
-    shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []
-    drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
-    end = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
+    shown: list[Any] = []
+    if len({tuple(t.measures) for t in tasks}) > 1:
+        cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
+        shown += [table(("cell", "run", "measures"), cells, fold=("run", "measures")), ""]
+    elif tasks:
+        shown += [table(("cell", "run"), ((t.cell.key, t.cell.name) for t in tasks), fold=("run",)), ""]
+        shown += [f"Measures of each run: {', '.join(tasks[0].measures) or 'none'}."]
+    drawn = f", and {len(pictures)} pictures to draw" if pictures and not tasks else ""  # open tasks decide which runs
+    end = f"Dry run: {len(tasks)} of {len(planned)} cells to compute{drawn}, in {study.folder}."
     data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
     return Output(data, [*shown, *design, end])

@@ -21,7 +21,9 @@ SHORT = {"predicts the opposite": "opposite", "weaker than 0.5": "weaker", "no r
 
 def heading(study: Study) -> list[str]:
     """The study's title, question and notes, with an empty line after them; nothing without them."""
-    texts = [text for text in (study.title, study.question, study.notes) if text]
+    # lines of a file are broken where its editor was, not where this terminal is; an empty line ends a paragraph
+    notes = "\n\n".join(" ".join(part.split()) for part in study.notes.split("\n\n"))
+    texts = [text for text in (study.title, study.question, notes) if text]
     return ["\n".join(texts) + "\n"] if texts else []
 
 
@@ -30,7 +32,13 @@ def output_of(study: Study, result: StudyResult) -> Output:
     findings = result.findings
     shown: list[Any] = heading(study)
     shown += [_predictions(study, findings), ""] if findings.findings else []
-    shown += [_comparisons(findings), ""] if any(c.pairs for c in findings.comparisons) else []
+    if any(c.pairs for c in findings.comparisons):
+        marked = any(c.warning for c in findings.comparisons if c.pairs)
+        shown += [
+            _comparisons(findings),
+            *(["* Their training differs too: see below, or the page."] if marked else []),
+            "",
+        ]
     if result.tables:
         from ..studies.compared import compare
 
@@ -81,7 +89,9 @@ def _predictions(study: Study, findings: Findings) -> Any:
             interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
             p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
             cells.append((f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts))
-    return table(heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("corrected p", "weak"))
+    return table(
+        heads, cells, right=("tau", "corrected p"), fold=("measure", within), drop=("weak", within, "corrected p")
+    )
 
 
 def _power(strong: Sequence[Finding]) -> str:

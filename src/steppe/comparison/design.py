@@ -82,11 +82,25 @@ class Trial:
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
     curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
     began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
+    # the settings that `train` has read, and "method" if it has asked for that
+    asked: set[str] = field(init=False, default_factory=set, compare=False, repr=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ("method", "settings"):
+            super().__getattribute__("asked").update({"method"} if name == "method" else found)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        known = list(vars(self).get("settings", ()))  # none while it is unpickled
+        raise AttributeError(f"a trial has no {name!r}: its settings are trial['lr'] and so on, here {known}")
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.settings:
-            raise KeyError(f"the space has no setting {name!r}, but {', '.join(self.settings)}")
-        return self.settings[name]
+        settings = vars(self)["settings"]
+        if name not in settings:
+            raise KeyError(f"the space has no setting {name!r}, but {', '.join(settings)}")
+        self.asked.add(name)
+        return settings[name]
 
     @property
     def epochs(self) -> int:
@@ -149,7 +163,7 @@ class Trial:
 
         base = SGD if base is None else base
         known = inspect.signature(base).parameters
-        given = {k: v for k, v in self.settings.items() if k in known and k != "params"}
+        given = {k: self[k] for k in vars(self)["settings"] if k in known and k != "params"}
         built = base(model.parameters(), **{**options, **given})
         opt = build(self.method, built, model=model, seed=self.seed, **self.options)
         self._count(model, built)
@@ -230,6 +244,13 @@ class Design:
             raise ValueError(f"seed is {self.seed}, and has to be a whole number from 0 to {(1 << 32) - 1}")
         for name in self.methods:
             make(name, {k: law.at(0.5) for k, law in self.own.get(name, {}).items()})
+
+    @staticmethod
+    def most_of(trials: int | None) -> int:
+        """Return N_max as asked for, 0 if it is to be found from the budget."""
+        if trials is not None and trials < 1:
+            raise ValueError(f"trials is the most trials per method, 1 or more, not {trials}")
+        return trials or 0
 
     def with_most(self, most: int) -> Rules:
         """Return the rules with this number of trials per method."""

@@ -126,8 +126,8 @@ class Result:
 
     Examples
     --------
-    >>> def train(trial):
-    ...     random = torch.Generator().manual_seed(trial.seed)
+    >>> def train(trial):  # a real one steps the optimizer for trial.epochs epochs
+    ...     opt, random = trial.optimizer(nn.Linear(2, 2)), torch.Generator().manual_seed(trial.seed + trial.epochs)
     ...     return torch.rand(200, generator=random) < 0.8, torch.rand(500, generator=random) < 0.8
     >>> result = steppe.compare(train, space={"lr": 0.1, "epochs": 2}, tuning=4, trials=8, progress=False)
     >>> result.state, result.recommended.method

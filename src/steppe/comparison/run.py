@@ -92,27 +92,33 @@ def compare(
 
     Examples
     --------
-    >>> def train(trial):  # in place of a model: a lucky one below a learning rate of 0.1
-    ...     random = torch.Generator().manual_seed(trial.seed)
-    ...     right = 0.8 if trial["lr"] < 0.1 else 0.6
-    ...     return torch.rand(200, generator=random) < right, torch.rand(500, generator=random) < right
-    >>> space = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 10}
-    >>> result = steppe.compare(train, ["none", "sam"], space, tuning=4, trials=8, progress=False)
-    >>> result.contrasts[0].verdict  # both methods were equally lucky
+    >>> x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    >>> y = (x[:, 0] > 0).long()
+    >>> def train(trial):
+    ...     torch.manual_seed(trial.seed)
+    ...     model = nn.Linear(4, 2)
+    ...     opt = trial.optimizer(model)
+    ...     for _ in range(trial.epochs):
+    ...         opt.step(lambda pass_: pass_.backward(nn.functional.cross_entropy(model(x[:100]), y[:100])))
+    ...     right = model(x).argmax(1) == y
+    ...     return right[100:200], right[200:]
+    >>> space = {"lr": steppe.LogUniform(1e-1, 1e0), "epochs": 8}
+    >>> result = steppe.compare(train, ["none", "sam"], space, tuning=4, trials=8, worth=40, progress=False)
+    >>> result.contrasts[0].verdict  # they do not differ by 40 points
     'no difference'
 
     """
     shared, own = divided(methods, space or {}, fix)
     if EPOCHS not in shared:
-        raise ValueError('the space has no epochs: add {"epochs": 30}, or a Choice; methods of more passes have fewer')
+        raise ValueError('the space has no epochs: add {"epochs": 30}; methods of more passes have fewer')
     if axis == "seconds":
         raise ValueError("equal seconds are measured by the command `steppe compare`; give axis passes or epochs")
     if not callable(train):
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
-        (tuple(methods),), shared, own, tuning, len(points) or trials or 0, None if worth is None else worth / 100,
-        0.0 if points else 0.05, once or bool(points), seed, axis, halving=halving, points=points,
-        task={"train": _name(train)},
+        (tuple(methods),), shared, own, tuning, len(points) or Design.most_of(trials),
+        None if worth is None else worth / 100, 0.0 if points else 0.05, once or bool(points), seed, axis,
+        halving=halving, points=points, task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 
@@ -223,6 +229,7 @@ def in_process(train: Callable[[Trial], Any]) -> Execute:
                 yield (trial, repeat), Done(failed=str(error) or "not finite", seconds=perf_counter() - start)
                 continue
             validation, test = checked(returned)
+            check_asked(trial)
             steps, forwards = trial.counted["steps"], trial.counted["forwards"]
             # forward passes of a step count as many passes over the rows as they are of an epoch
             epoch = steps / trial.epochs or 1.0
@@ -238,6 +245,16 @@ def in_process(train: Callable[[Trial], Any]) -> Execute:
             )
 
     return execute
+
+
+def check_asked(trial: Trial) -> None:
+    """Raise ValueError if `train` has ignored what makes the trial: then trials differ by their seeds alone."""
+    if "method" not in trial.asked:
+        raise ValueError("train ignores the trial's method: build the optimizer by `opt = trial.optimizer(model)`")
+    if ignored := [name for name in vars(trial)["settings"] if name not in trial.asked]:
+        name = ignored[0]
+        how = "train for trial.epochs epochs" if name == EPOCHS else f"read trial[{name!r}], or leave it out"
+        raise ValueError(f"train ignores {name}, a setting of the space: {how}")
 
 
 def checked(returned: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -295,8 +312,8 @@ def _check(current: Comparison, budget: float, spent: float, workers: int) -> No
     if need > SPARE * budget:
         raise ValueError(
             f"a budget of {words_of(budget)} is enough for {int(budget / need * design.first)} trials of each method, "
-            f"and the first look needs {design.first}, which take {words_of(need)} on this machine: raise the budget, "
-            "compare fewer methods, or tune less"
+            f"and the first look needs {design.first} ({words_of(need)} here): raise the budget, compare fewer "
+            "methods, or tune less"
         )
 
 

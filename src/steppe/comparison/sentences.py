@@ -17,7 +17,7 @@ def words_of(time: float) -> str:
     """Return a time in words, such as 5.1 h."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if time >= 1.5 * size:
-            return f"{time / size:.1f} {unit}"
+            return f"{time / size:.1f}".removesuffix(".0") + f" {unit}"
     return f"{time:.0f} s" if time >= 10 else f"{time:.1f} s"
 
 
@@ -41,9 +41,8 @@ def sentence_of(a: Answer, result: Result) -> str:
     count = len(result.methods) - 1
     effort = f"each with {result.tuning} trials of tuning; {a.trials} trials, {count} contender{'s' * (count > 1)}"
     worth, shows, difference = (_points(a, x) for x in (a.worth, a.detectable, abs(a.difference)))
-    ends = f"{_points(a, a.low, '+')} to {_points(a, a.high, '+')}"
     inner = f"{_points(a, a.inner_low, '+')} to {_points(a, a.inner_high, '+')}"
-    known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
+    told = f"{a.method} against {reference}: {known(a)} {equal}"
     edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
     low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
     longer, rows = "", f"{result.test_rows:,} test rows"
@@ -61,16 +60,22 @@ def sentence_of(a: Answer, result: Result) -> str:
         "no difference": f"{a.method} and {reference} differ by less than {worth} points ({inner}) {equal}, {effort}.",
         "cannot tell": f"Cannot tell whether {a.method} is better than {reference} (search space): {edges}. Widen it.",
         "failed": f"Cannot tell: {failed} failed in all {a.trials} trials. Give a space with lower learning rates.",
-        "open": f"Not decided yet: {known}, after {a.trials} of {result.trials} trials"
+        "open": f"Not decided yet: {told}, after {a.trials} of {result.trials} trials"
         f"{f'; {edges}' if a.edges else ''}.",
-        "described": f"Described only: {known}, {effort}; {why}.",
-        "rows": f"Undecided, and more training cannot decide it: {known}. These {rows} can show about "
+        "described": f"Described only: {told}, {effort}; {why}.",
+        "rows": f"Undecided, and more training cannot decide it: {told}. These {rows} can show about "
         f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
-        "undecided": f"Undecided: {known}, {effort}. This many trials can show {shows} points{longer}.",
+        "undecided": f"Undecided: {told}, {effort}. This many trials can show {shows} points{longer}.",
     }
     if a.verdict == "undecided":
         return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]
     return found["failed" if a.why == "failed" else a.verdict]
+
+
+def known(a: Answer) -> str:
+    """Return the difference with its interval, in points."""
+    ends = f"{_points(a, a.low, '+')} to {_points(a, a.high, '+')}"
+    return f"{_points(a, a.difference, '+')} points ({ends})"
 
 
 def recommendation(r: Recommended) -> str:
@@ -116,8 +121,8 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Return the heads and lines of a result's table: a column per method, which fits narrow screens."""
     answers = {a.method: a for a in result.contrasts}
     trials = sorted({n for a in result.contrasts for n, *_ in a.forecast if a.verdict in ("open", "undecided")})
-    verdict, difference, interval = "verdict", "difference of test error, points", "  its interval, for all looks"
-    first = (verdict, difference, interval, *(f"{n} trials could show, points (time)" for n in trials))
+    verdict, difference, interval = "verdict", "difference of test error, points", "  interval, for all looks"
+    first = (verdict, difference, interval, *(f"{n} trials could show (time)" for n in trials))
     lines: dict[str, dict[str, str]] = {name: {} for name in first}
     for row in result.rows:
 
@@ -131,7 +136,7 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             add(interval, f"{_signed(a.low)} to {_signed(a.high)}")
             if a.verdict in ("open", "undecided"):
                 for n, shows, time in a.forecast:
-                    add(f"{n} trials could show, points (time)", f"{shows:.1f} ({words_of(time)})")
+                    add(f"{n} trials could show (time)", f"{shows:.1f} ({words_of(time)})")
         tunings = {1: row.curve[0][1], result.tuning: row.tuned, len(row.curve): row.curve[-1][1]}
         for n, error in sorted(tunings.items()):
             add(f"test error, {f'best of {n} trials' if n > 1 else 'one trial'}, %", f"{error:.2f}")
@@ -140,12 +145,13 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         add(f"time per trial{'' if result.alone else ', shared machine'}", words_of(row.seconds))
         if (r := row.reached) is not None:
             low, high = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
-            target = f"reach {result.methods[0]}'s {result.target:.1f} % on validation"
-            add(target, f"{100 * r.share:.0f} % of tunings")
-            add("passes until half of them do", f"{r.passes:.1f}" if isfinite(r.passes) else "never")
-            add("  95 % interval of these passes", low if low == high else f"{low} to {high}")
+            # a row of its own explains the next: a method's column stays narrow
+            target = f"validation error {result.target:.1f} % reached"
+            add(target, f"{100 * r.share:.0f} %")
+            add("  passes until half of them do", f"{r.passes:.1f}" if isfinite(r.passes) else "never")
+            add("  95 % interval", low if low == high else f"{low} to {high}")
             if result.alone:
-                add("time until half of them do", words_of(r.seconds) if isfinite(r.seconds) else "never")
+                add("  time until half of them do", words_of(r.seconds) if isfinite(r.seconds) else "never")
         for name, (value, low_, high_) in row.measures.items():
             add(name, short(value))
             add(f"  95 % interval of {name}", f"{short(low_)} to {short(high_)}")

@@ -64,9 +64,14 @@ class Done:
         return unpacked_bits(self.test)
 
     @cached_property
+    def validation_rows(self) -> NDArray[np.bool_]:
+        """Whether each validation row is classified correctly."""
+        return unpacked_bits(self.validation)
+
+    @property
     def validation_error(self) -> float:
         """The error on validation rows; 1 for a failure without rows: it counts as wrong everywhere."""
-        return 1 - float(unpacked_bits(self.validation).mean()) if self.validation else 1.0
+        return 1 - float(self.validation_rows.mean()) if self.validation else 1.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,11 @@ class Comparison:
     def rows(self) -> int:
         """The number of test rows; 0 before the first trial."""
         return next((len(one.rows) for one in self.done.values() if one.test), 0)
+
+    @cached_property
+    def validation_rows(self) -> int:
+        """The number of validation rows; 0 before the first trial."""
+        return next((len(one.validation_rows) for one in self.done.values() if one.validation), 0)
 
     def edges(self, method: str, n: int) -> list[str]:
         """Return the shared settings whose edge has much of the tuning weight of a method's first n trials."""
@@ -223,11 +233,14 @@ class Record:
     def add(self, trial: Trial, repeat: int, done: Done) -> None:
         """Append the outcome of a trial."""
         current = self.current
-        if current is not None and done.test and current.rows not in (0, len(done.rows)):
-            raise ValueError(
-                f"trial {trial.index} of {trial.method} has {len(done.rows)} test rows, and earlier ones have "
-                f"{current.rows}: all trials need the same rows"
-            )
+        if current is not None and done.test:
+            of_both = ("test", done.rows, current.rows), ("validation", done.validation_rows, current.validation_rows)
+            for part, rows, earlier in of_both:
+                if earlier not in (0, len(rows)):
+                    raise ValueError(
+                        f"trial {trial.index} of {trial.method} has {len(rows)} {part} rows, and earlier ones have "
+                        f"{earlier}: all trials need the same rows"
+                    )
         if current is not None and current.design.halving and done.rung is None and not done.failed:
             raise ValueError(
                 f"halving compares trials after a third of their epochs, and trial {trial.index} of {trial.method} "

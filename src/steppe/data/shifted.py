@@ -7,7 +7,7 @@ ImageNet-V2's folders are class numbers. HANS is arrays with the classes "entail
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ def read(name: str, train: Dataset) -> ShiftedSet:
     rows = npz.read_test(place) if kind == "npz" else folders.read_test(place, size)
     if not train.classes or not rows.classes:
         raise DataError(f"{name}: errors under another distribution need classes, and there are numbers as targets")
+    if rows.is_images and rows.inputs.shape[1] == 1 and train.inputs.shape[1:] == (3, *rows.inputs.shape[2:]):
+        rows = replace(rows, inputs=rows.inputs.expand(-1, 3, -1, -1))  # grey pictures, such as sketches
     if (rows.inputs.shape[1:], rows.fields) != (train.inputs.shape[1:], train.fields):
         shapes = f"{tuple(rows.inputs.shape[1:])} and not {tuple(train.inputs.shape[1:])} as those of {train.name}"
         hint = "; `folder:PATH@SIZE` brings images to one size" if train.is_images else ""

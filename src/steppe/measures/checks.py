@@ -84,9 +84,8 @@ def check_objective(objective: Objective) -> None:
     # allows sums in any order
     if not abs(one.loss - two.loss) <= 0.1 * checker.precision * max(abs(one.loss), abs(two.loss)):
         raise ValueError(
-            f"the loss is not a function of the weights: one batch gave {one.loss:.6g} and then {two.loss:.6g}. "
-            "Dropout, random augmentation or noise is active although the model is in eval mode here: switch it off, "
-            "or draw it once and pass the result as data."
+            f"the loss is not a function of the weights: one batch gave {one.loss:.6g}, then {two.loss:.6g}. The "
+            "model is in eval mode, so something else is random (augmentation, noise): switch it off, or draw it once."
         )
     if len(objective.batches) == 1 and objective.group is None:  # one batch: its loss is not averaged
         return
@@ -179,9 +178,8 @@ class _Checker:
             self.check_mean(both.loss, (first, other), words)
         elif not self.check_halves(other) and other.reduced:
             raise ValueError(
-                f"batch {i} cannot be joined with another or cut, so whether the loss is a mean over rows cannot be "
-                "tested: pass the weight of a batch, such as weight=lambda batch: len(batch[0]), or return one loss "
-                "per row."
+                f"batch {i} can be neither joined nor cut, to test whether the loss is a mean over rows: pass the "
+                "weight of a batch, such as weight=lambda batch: len(batch[0]), or return one loss per row."
             )
 
     def check_mean(self, loss: float, parts: Sequence[_Sample], words: str) -> None:
@@ -209,9 +207,9 @@ class _Checker:
             )
         if weight is None:
             raise ValueError(
-                f"the loss of a batch is not the mean of its parts' losses: {values}. If it averages over something "
-                "else than rows, pass the weight of a batch: weight='tokens', or weight=lambda batch: (batch[1] != "
-                "-100).sum(). If it needs whole batches, as contrastive losses do, pass weight=1."
+                f"the loss of a batch is not the mean of its parts' losses: {values}. Pass what it averages over, "
+                "weight='tokens' or weight=lambda batch: (batch[1] != -100).sum(), or weight=1 if it needs whole "
+                "batches."
             )
 
 

@@ -140,12 +140,12 @@ def _about(grid: Slice, drawn: Slice | Path | Sequence[Slice]) -> list[str]:
     letters = "t" if isinstance(drawn, Path) else "xy"
     for letter, name, length in zip(letters, grid.names, grid.lengths, strict=False):
         way = name if name.startswith("towards") else f"along {name}"
-        parts.append(f"one unit of {letter} is a length of {length:.4g} {way}")
+        parts.append(f"{letter} = 1 is a distance of {length:.4g} {way}")
     if grid.cosine is not None:
         parts.append(f"cosine between the two {grid.cosine:.3f}")
     if isinstance(drawn, Path):
-        parts.append(f"floating-point buffers: {drawn.buffers}")
-        parts += [f"{len(drawn.kept)} tensors that differ were kept, such as {drawn.kept[0]}"] if drawn.kept else []
+        parts.append(f"floating-point buffers {'kept' if drawn.buffers == 'own' else drawn.buffers}")
+        parts += [f"{len(drawn.kept)} tensors that differ kept, such as {drawn.kept[0]}"] if drawn.kept else []
     parts += [f"{grid.nonfinite} losses infinite or not a number"] if grid.nonfinite else []
     parts += [] if grid.complete else [f"stopped early, after {int(grid.filled.sum())} points"]
     return parts

@@ -85,7 +85,7 @@ class AgnosticSAM(Method):
 
 @register(
     "agnostic-sam-simple",
-    does="the same without the ascent on held-out samples",
+    does="Agnostic-SAM without the ascent on held-out samples",
     passes="3",
     paper="Nguyen et al. 2024",
     in_run=_held_out,

@@ -123,7 +123,7 @@ class SASAM(Adaptive):
 
 @register(
     "sa-sgd",
-    does="the same step size without the ascent",
+    does="the step size of SA-SAM without the ascent",
     passes="2; first step 1",
     paper="Naganuma et al. 2024",
     run={"lr": 1e-3, "momentum": 0.0},

@@ -55,9 +55,8 @@ class Replicas:
         if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
             # Join shadows DDP's own all-reduces; a step has others, for means and checks
             raise RuntimeError(
-                "a sharpness-aware step cannot run under torch's Join, which replaces a worker without data in plain "
-                "steps only: give all workers the same number of batches (drop_last=True). torch leaves Join on when "
-                "its block ends: model.join(enable=False) turns it off"
+                "torch's Join stands in for workers without data in plain steps only: give all workers equally many "
+                "batches (drop_last=True). After its block, model.join(enable=False) turns Join off"
             )
         if self.sharded and not grad and not self._gathering:
             raise RuntimeError(
@@ -75,9 +74,8 @@ class Replicas:
             raise self._unreachable("each worker's own gradient")
         if getattr(self._ddp, "static_graph", False) and not self._ddp._static_graph_delay_allreduce_enqueued:
             raise RuntimeError(
-                "the method needs each worker's own gradient, as SharpBalance with its mask and PerWorker do, and "
-                "DistributedDataParallel(static_graph=True) has to average the first gradient that it sees: wrap the "
-                "model without static_graph"
+                "the method needs each worker's own gradient, and DistributedDataParallel(static_graph=True) averages "
+                "the first one: wrap the model without static_graph"
             )
         return self._ddp.no_sync() if self._ddp is not None else nullcontext()
 
@@ -109,9 +107,8 @@ class Replicas:
         """Raises inside DDP's `no_sync`: what accumulates there would never be averaged."""
         if not all(getattr(w, "require_backward_grad_sync", True) for w in self._wrappers):
             raise RuntimeError(
-                "passes(accumulate=True) inside no_sync(), which Accelerate's accumulate() enters too, keeps each "
-                "worker's own gradient, and DDP would not average it later: leave no_sync() out, or run every "
-                "micro-batch in each pass"
+                "passes(accumulate=True) inside no_sync() (Accelerate's accumulate() enters it) leaves gradients that "
+                "DDP never averages: leave no_sync() out, or run every micro-batch in each pass"
             )
 
     def reshard(self) -> None:

@@ -7,13 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
 from .._util.checkpoints import SUFFIXES
+from .._util.digests import digest
 from .._util.names import unknown
 from .._util.numbers import read_plain
 from ..data.registry import CHOICES
@@ -37,9 +38,11 @@ from .statistics.design import OWN
 
 NOT_STORED = (*FREE, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
-ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
+CHUNK = 1 << 20  # bytes of a file that are read at a time
+ABSENT = "absent"  # stands for the digest of weights that are not here
 Stage = Literal["", "sweep", "final"]  # of a study with `select`
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
+WEIGHTS_OF = "weights of "  # and a file of `init`: the entry of `Outcome.versions` with its digest
 
 
 class Disagreement(ValueError):
@@ -86,10 +89,8 @@ class Cell:
         for name, listed in self.known.items():
             if name in computed and not abs(computed[name] - listed) <= self.tolerance:
                 raise Disagreement(
-                    f"the table of errors lists {listed:g} as {name} of {self.checkpoint}, and here it is "
-                    f"{computed[name]:g}: they differ by {abs(computed[name] - listed):.4g}, more than the tolerance "
-                    f"of {self.tolerance:g}. Check normalise, data and model in the study's file, and the units of "
-                    "the table (shares, not per cent). A column under another name is not compared"
+                    f"{name} of {self.checkpoint} is {computed[name]:g} here and {listed:g} in the table of errors, "
+                    f"with a tolerance of {self.tolerance:g}: check normalise, data and model; the table has shares"
                 )
 
 
@@ -201,7 +202,7 @@ def cells_of(study: Study, runs: Iterable[Point], contenders: Iterable[str], sta
     found: dict[str, tuple[dict[str, Any], tuple[Config, Ensemble | None], Mapping[str, str], str]] = {}
     for run, contender in zip(runs, contenders, strict=True):
         config, made = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
-        found.setdefault(key_of(config), (config, made, run.labels, contender))
+        found.setdefault(key_of(config, study.weights), (config, made, run.labels, contender))
     names = _names(varied_settings(study), [config for config, *_ in found.values()])
     before = "final " if stage == "final" else ""
     predicts = study.select is None or study.select.predict in ("all", stage)
@@ -263,10 +264,20 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
     return {path: value_at(config, path) for path in study.groups}
 
 
-def key_of(config: Mapping[str, Any]) -> str:
-    """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
+def key_of(config: Mapping[str, Any], weights: Mapping[str, str] | None = None) -> str:
+    """A hash of the settings that differ from their defaults: a setting that is added later changes no key.
+
+    Initial weights enter by the digest of their file. With `weights`, digests of files that need not be here, a missing
+    file that is not among them has a placeholder: such keys can be counted, and no record has them.
+    """
     own = own_settings(config)
-    return short_hash(own | {"init": _fingerprint(Path(own["init"]))} if "init" in own else own)  # by its content
+    if "init" in own:
+        init = own["init"]
+        if weights is None or (init not in weights and weights_file(init).is_file()):
+            own["init"] = fingerprint(init)
+        else:
+            own["init"] = weights.get(init, ABSENT)
+    return short_hash(own)
 
 
 def own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +327,7 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
         raise ValueError(f"{study.errors}: {wrong[0]} of {path.name} is {row[wrong[0]]!r}, and has to be a number")
     columns = {k: v for k, v in row.items() if k not in known and k != CHECKPOINT}
     normalise = study.normalise if path.is_file() else None
-    identity = {"config": config, "weights": _fingerprint(path)}
+    identity = {"config": config, "weights": fingerprint(path)}
     root = {name: value for name, value in study.base.items() if name == "data_root"}  # runs may be copies
     return Cell(
         short_hash(identity if normalise is None else identity | {"standardise": normalise}),  # the key's earlier name
@@ -330,17 +341,26 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
     )
 
 
-def _fingerprint(path: Path) -> str:
-    """Identifies the weights of a file without reading all of it."""
-    file = path / "checkpoint.safetensors" if path.is_dir() else path
+def weights_file(place: Path | str) -> Path:
+    """The file with the weights of a checkpoint or of a run's folder."""
+    path = Path(place)
+    return path / "checkpoint.safetensors" if path.is_dir() else path
+
+
+def fingerprint(place: Path | str) -> str:
+    """The digest of a file of weights: of all of it, because fine-tuning may change a few layers in its middle."""
+    file = weights_file(place)
     if not file.is_file():
         raise FileNotFoundError(f"there are no weights at {file}: put them there, or name another file in the study")
-    size = file.stat().st_size
+    stat = file.stat()
+    return _digest(file.absolute(), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(file: Path, size: int, changed: int) -> str:
+    """Read once per process, though every run of a study may start from one file."""
     with file.open("rb") as opened:
-        hashed = blake2b(opened.read(ENDS), digest_size=16)
-        opened.seek(max(0, size - ENDS))
-        hashed.update(opened.read(ENDS))
-    return f"{size} {hashed.hexdigest()}"
+        return digest(iter(lambda: opened.read(CHUNK), b""))
 
 
 def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]]:

@@ -147,7 +147,33 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> dict[str, i
             _check_model(config, rows)
             for name in study.ood.values():
                 shifted.read(name, rows.train)
+        files = {c.config["data"]: c for c in reversed(missing) if c.checkpoint is not None and not _is_trained(c)}
+        for cell in files.values():
+            _check_checkpoint(cell, splits[cell.config["data"], cell.config["data_root"]])
     return {data: len(splits[data, root].test) for data, root in sorted(roots) if splits[data, root].test.classes}
+
+
+def _check_checkpoint(cell: Cell, splits: Splits) -> None:
+    """Load the first file of a pool and pass a row through it: where that fails, it would fail for all of them."""
+    import torch
+
+    from .._util.checkpoints import load_into, read_checkpoint
+    from ..training.distributed import threads
+    from ..training.model import model_of
+    from ..training.problem import standard_of, task_of
+
+    path, config = Path(str(cell.checkpoint)), cell.parts[0]
+    task = task_of(splits, standard_of(str(cell.normalise), config, splits))
+    model = model_of(config, task.shape, task.outputs).eval()
+    load_into(model, read_checkpoint(path), path)
+    with torch.no_grad(), threads(1):
+        outputs = task.call(model, task.standard(splits.train.inputs[:1])).flatten(1).shape[1]
+    if outputs != task.outputs:
+        kind = "classes" if splits.train.classes else "targets per row"
+        raise ValueError(
+            f"{path}: {config.model} with options {config.model_options} has {outputs} outputs, and {config.data} has "
+            f"{task.outputs} {kind}: outputs are numbered as classes are, so data of other classes give wrong errors"
+        )
 
 
 def _check_targets(study: Study, data: str, splits: Splits) -> None:

@@ -119,6 +119,8 @@ class Study:
         The file that the study was read from.
     part : Part, optional
         The part of the cells that this process has; all by default.
+    weights : mapping of str to str, optional
+        For a report, digests of initial weights by `init`, as records have them: the files need not be here.
 
     Examples
     --------
@@ -157,6 +159,7 @@ class Study:
     notes: str = ""
     file: str | None = None
     part: Part | None = None
+    weights: Mapping[str, str] | None = None
 
     @cached_property
     def planned(self) -> list[Any]:
@@ -264,7 +267,7 @@ class Study:
 
 
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
-KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget", "part"))
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget", "part", "weights"))
 """Keys of a study's file."""
 
 

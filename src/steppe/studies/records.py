@@ -10,7 +10,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .._util.digests import packed_bits, unpacked_bits
 from .._util.files import atomic_write
 from .._util.formats import csv_text, from_json
 from ..training.config import Config
-from .cell import Cell, as_stored, own_settings
+from .cell import WEIGHTS_OF, Cell, as_stored, fingerprint, own_settings, weights_file
 from .plan import Study
 from .protocol import EPOCH
 from .result import StudyResult
@@ -40,9 +40,30 @@ def stored_result(study: Study) -> StudyResult:
         return result_of(study, stored_cells(study, store.table()), store)
 
 
+def with_recorded_weights(study: Study, origins: Iterable[Mapping[str, str]]) -> Study:
+    """The study for a report on records with these origins: their initial weights need not be here, or may differ.
+
+    Raises ValueError if they started from several files of one name, and none of these is here.
+    """
+    found: dict[str, set[str]] = {}
+    for name, digest in (entry for origin in origins for entry in origin.items()):
+        if name.startswith(WEIGHTS_OF):
+            found.setdefault(name.removeprefix(WEIGHTS_OF), set()).add(digest)
+    weights = {}
+    for init, digests in found.items():
+        here = fingerprint(init) if weights_file(init).is_file() else ""
+        if here not in digests and len(digests) > 1:
+            raise ValueError(
+                f"the records start from {len(digests)} different files that were called {init}, and none of them is "
+                "here: put one there, or give the records of one file"
+            )
+        weights[init] = here if here in digests else min(digests)
+    return replace(study, weights=weights)
+
+
 def number_of_cells(study: Study) -> int:
-    """How many cells a study has."""
-    return len(previewed_cells(study))
+    """How many cells a study has; its initial weights need not be here."""
+    return len(previewed_cells(replace(study, weights={})))
 
 
 def origins(study: Study) -> list[dict[str, str]]:

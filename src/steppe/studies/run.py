@@ -334,9 +334,8 @@ def _check_same_rows(store: Store, outcome: Outcome) -> None:
     for name, source in sources.items():
         if others := {versions.get(name, source) for versions in store.versions()} - {source}:
             raise Disagreement(
-                f"{name.removeprefix(CORRUPTED_ROWS)}: other runs of this study are evaluated on {', '.join(others)} "
-                f"rows under corruptions, and this one on {source} rows, which are not comparable: the official files "
-                "have been added or removed. Put them back, or start the study in another folder"
+                f"{name.removeprefix(CORRUPTED_ROWS)}: this run was tested on {source} corruptions, earlier ones on "
+                f"{', '.join(others)}: put the official files back as they were, or start in another folder"
             )
 
 

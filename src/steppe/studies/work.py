@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from math import isfinite, sqrt
 from pathlib import Path
@@ -20,7 +20,7 @@ from .._util.files import FolderLocked, is_locked
 from .._util.measure_names import MeasureName
 from ..data.registry import loaded_once
 from ..training.config import Config
-from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task
+from .cell import CORRUPTED_ROWS, WEIGHTS_OF, Disagreement, Outcome, Task
 from .pictures import draw
 from .plan import split_measures
 
@@ -43,7 +43,7 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model with its data, both on its device; the records of its epochs, and numbers about it."""
+    """A trained model with its data, both on its device; the records of its epochs, numbers about it, and its start."""
 
     model: nn.Module
     splits: Splits
@@ -51,6 +51,7 @@ class Trained:
     config: Config
     records: list[dict[str, Any]]
     meta: Numbers
+    start: Mapping[str, str] = field(default_factory=dict)
 
     def objective(self) -> Objective:
         """The loss that a study measures."""
@@ -109,7 +110,7 @@ def _run(task: Task, config: Config) -> Outcome:
     targets: Numbers = {}
     errors: Numbers = {}
     correct: dict[str, str] = {}
-    versions = _versions(config.device)
+    versions = {**_versions(config.device), **trained.start}
     if task.targets:
         targets, errors, source, correct = _targets(trained)
         versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
@@ -154,7 +155,7 @@ def _trained(task: Task, config: Config) -> Trained:
 
 
 def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
-    """Train the run of a cell, or resume it: model, data, problem, records and meta."""
+    """Train the run of a cell, or resume it: model, data, problem, records, meta and start."""
     from ..training import train
     from ..training.folder import NAME, read_run_yaml
 
@@ -171,9 +172,9 @@ def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
         run = train(settings, progress=False, lean=True, until=task.rung[0])
         at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
         if 1 - at["validation_accuracy"] > task.rung[1]:
-            return run.model(), run.data(), run.task, run.records, _meta(run)
+            return run.model(), run.data(), run.task, run.records, _meta(run), _start(run)
     run = train(settings, progress=False, lean=True)
-    return run.model(), run.data(), run.task, run.records, _meta(run)
+    return run.model(), run.data(), run.task, run.records, _meta(run), _start(run)
 
 
 def _of_checkpoint(task: Task, config: Config) -> tuple[Any, ...]:
@@ -199,6 +200,12 @@ def _meta(run: Run) -> Numbers:
     seconds = sum(record.get("seconds") or 0.0 for record in run.records)  # of steps: without evaluation and measures
     meta = {"parameters": float(run.about["parameters"]), "steps": float(run.about["steps"])}
     return meta | {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
+
+
+def _start(run: Run) -> dict[str, str]:
+    """The digest of the weights that a run started from, for its record: its key needs them where they are not."""
+    init = run.about.get("init")
+    return {} if init is None else {f"{WEIGHTS_OF}{run.config.init}": init["digest"]}
 
 
 def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None, dict[str, str]]:
@@ -309,7 +316,9 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
     meta = {name: sum(each[name] for each in metas) for name in metas[0]}
     if (scores := exchange_seconds(trained)) is not None:
         meta |= {"exchange_seconds": scores, "training_seconds": meta["training_seconds"] + scores}
-    source = predictors.corrupted_source
+    versions = _versions(config.device) | _start(trained.runs[0])
+    if (source := predictors.corrupted_source) is not None:
+        versions[f"{CORRUPTED_ROWS}{config.data}"] = source
     return Outcome(
         task.cell.key,
         "done",
@@ -319,7 +328,7 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         failures,
         meta | {"seconds": perf_counter() - start},
         _mean_records([[_curve(record) for record in run.records] for run in trained.runs]),
-        _versions(config.device) | ({f"{CORRUPTED_ROWS}{config.data}": source} if source is not None else {}),
+        versions,
         correct={
             rows: packed_bits(predicted(logits).argmax(-1) == classes)
             for rows, (logits, classes) in predictions.items()

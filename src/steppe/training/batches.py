@@ -103,9 +103,8 @@ def _exchanged_rows(folder: Path, epoch: int | None, rows: int) -> Tensor | None
     file = rows_file(folder, epoch)
     if not file.exists():
         raise FileNotFoundError(
-            f"{file} does not exist: from epoch {epoch + 1} on this run uses the rows that the members of its ensemble "
-            "exchange after the epoch before. `steppe ensemble` trains them together; for a single run give other "
-            "sharp_rows."
+            f"{file} does not exist: from epoch {epoch + 1} on, this run needs the rows that its ensemble exchanges. "
+            "Train it by `steppe ensemble`, or give a single run other sharp_rows."
         )
     return _mask_in(file, rows)
 

@@ -82,11 +82,11 @@ class Config:
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """base optimizer, which applies the method's gradient"""
     lr: NonNegative = BY_METHOD
-    """highest learning rate of the schedule; defaults to 0.1, and to 0.001, the first step, with sa-sam and sa-sgd"""
+    """highest learning rate of the schedule; defaults to 0.1 (with sa-sam and sa-sgd, the first step size: 0.001)"""
     lr_factors: dict[str, Positive] = field(default_factory=dict)
-    """factors of the learning rate by parameters, named as in freeze, such as {"backbone": 0.1}"""
+    """factors of the learning rate for some parameters, named as in freeze, such as {"backbone": 0.1}"""
     momentum: BelowOne = BY_METHOD
-    """SGD's momentum, Adam's beta1; defaults to 0.9, and to 0 with sa-sam and sa-sgd"""
+    """SGD's momentum, Adam's beta1; defaults to 0.9 (with sa-sam and sa-sgd: 0)"""
     nesterov: bool = False
     """use Nesterov momentum in SGD"""
     weight_decay: NonNegative = 5e-4
@@ -130,15 +130,15 @@ class Config:
     steps); `exchanged@10`: the rows that members of an ensemble exchange after epoch 10; sharpbalance defaults to a
     random half"""
     prune: BelowOne = 0.0
-    """fraction of the weights of linear and convolution layers that become zero, the smallest of the whole model"""
+    """prune this fraction of the weights of linear and convolution layers: the smallest of the whole model"""
     prune_at: BelowOne = 0.5
-    """fraction of the run after which they do; they stay zero from then on"""
+    """prune after this fraction of the run; pruned weights stay zero"""
     clip: Annotated[float, Gt(0), Inf] | None = None
     """clip the norm of the method's gradient to this value"""
     ema: Fraction | None = None
-    """decay of an exponential average of weights and BatchNorm statistics, evaluated beside them"""
+    """decay of an exponential average of weights and BatchNorm statistics; evaluated beside the last ones"""
     swa: Fraction | None = None
-    """fraction of the run after which weights enter an even average, evaluated beside them"""
+    """average the weights after this fraction of the run, each with the same weight; evaluated beside the last ones"""
     swa_every: Literal["epoch", "step"] = "epoch"
     """average the weights at the end of every epoch or of every step"""
 
@@ -172,7 +172,7 @@ class Config:
     capture: bool = True
     """on a GPU, capture and replay steps as CUDA graphs where possible"""
     compile: bool = False
-    """compile the model of the steps with torch.compile: pays on a GPU in runs of tens of epochs; one process only"""
+    """compile the model with torch.compile; worth it on a GPU in runs of tens of epochs; one process only"""
     channels_last: bool | None = None
     """memory format of convolutions; defaults to channels-last on a GPU for steppe's models on images"""
     fsdp: bool = False
@@ -180,7 +180,7 @@ class Config:
     checkpoint_every: Annotated[float, Ge(0), Inf] = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     log_every: Count | None = None
-    """steps between records of the loss within an epoch, which stand in that of the epoch; defaults to none"""
+    """steps between records of the loss within an epoch, kept in the record of the epoch; defaults to none"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: csv, tensorboard, mlflow, wandb (`steppe loggers` lists all), or
     `package.module:factory`"""

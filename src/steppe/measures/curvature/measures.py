@@ -67,8 +67,10 @@ class Eigenvalue(SpectralMeasure):
 
     Parameters
     ----------
-    k, end
-        Which eigenvalue, from the "top" or the "bottom".
+    k
+        The place of the eigenvalue, counted from `end`: 1 is the last one there.
+    end
+        The end of the spectrum, "top" or "bottom".
     rtol
         The search stops when the residual is below this fraction of the eigenvalue; an eigenvalue lies within the
         residual.

@@ -143,9 +143,8 @@ def _check_loopback(address: str) -> None:
     """Raise if other machines can reach this Ray: it runs whatever they send."""
     if not address.startswith(("127.", "localhost:", "[::1]:")):
         raise RuntimeError(
-            f"Ray would listen on {address}, for other machines too, because it was imported before the study ran. "
-            "Import it later, set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before Python starts, or start a Ray "
-            "yourself (`ray start --head`) and give its address"
+            f"Ray would listen on {address}, open to other machines, because it was imported before the study ran: "
+            "import it later, set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or pass the address of your own Ray"
         )
 
 

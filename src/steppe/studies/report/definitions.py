@@ -10,7 +10,7 @@ from ..plan import TARGETS
 
 FORMS = {
     "{}_normalised": "of normalised logits",
-    "gauss_newton_{}": "of the Gauss-Newton matrix instead of the Hessian",
+    "gauss_newton_{}": "of the Gauss-Newton matrix",
     "adaptive_{}": "in the scale of each weight",
 }
 """What changes a measure, in words."""
@@ -29,7 +29,12 @@ OPTIONS = {
 def definition(name: str) -> str:
     """One sentence about a measure; empty for an unknown one."""
     facts, marks = _parts(name)
-    return ", ".join([facts["does"], *marks]) if facts else ""
+    if not facts:
+        return ""
+    does = facts["does"]
+    if (other := FORMS["gauss_newton_{}"]) in marks:
+        does = does.replace("of the Hessian", other)
+    return ", ".join([does, *(mark for mark in marks if mark not in does)])
 
 
 def label(name: str) -> str:

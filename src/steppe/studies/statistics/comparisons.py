@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._util.names import unknown
 from ..table import Table, word
 from .design import METHOD, OWN, columns_of, contenders, design_of, first_seen, method_of, places_in, seed_of
 from .differences import (
@@ -211,9 +212,7 @@ def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str
     if reference is not None:
         wanted = str(reference) if compare == METHOD else f"{compare}={word(reference)}"
         if wanted not in names:
-            raise ValueError(
-                f"reference: no run has {wanted}; there are {', '.join(dict.fromkeys(filter(None, names)))}"
-            )
+            raise ValueError(f"reference: {unknown('contender', wanted, set(filter(None, names)))}")
         return wanted, ""
     if compare != METHOD:
         return next(filter(None, names)), ""

@@ -174,11 +174,10 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     rest = [f"weaker than 0.5 in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
     measures = [f.measure for f in open_] if len(targets) == 1 else []
     which = _which("by", measures) or f"in {len(open_)} of {len(strong)}"
-    rest += [f"{pool} cannot tell {which}"] if open_ else []
-    others = f"{'otherwise ' if parts else ''}{' and '.join(rest)}"
+    rest += [f"cannot tell {which}"] if open_ else []
     if not parts:
-        return f"No measure predicts {listed(targets, 'or')} here: {others}."
-    return f"{'; '.join(parts)}{'; ' + others if rest else ''}{'' if open_ else f' ({pool})'}."
+        return f"No measure predicts {listed(targets, 'or')} here: {' and '.join(rest)} ({pool})."
+    return f"{'; '.join([*parts, *rest])} ({pool})."
 
 
 def of_comparison(c: Comparison) -> str:
@@ -248,24 +247,32 @@ def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
     parts = []
     for target in dict.fromkeys(c.target for c in rows):
         mine = [c for c in rows if c.target == target]
-        verdicts = []
+        verdicts = list[str]()  # the first one says what is compared with what, and where
         for verdict in ("better", "worse"):
             chosen = sorted((c for c in mine if c.verdict == verdict), key=lambda c: c.difference)
             if chosen:
                 each = (f"{c.contender} ({amount(target, c.difference, signed=True)})" for c in chosen)
-                verdicts.append(f"{listed(each)} {'is' if len(chosen) == 1 else 'are'} {verdict}")
+                than = "" if verdicts else f" than {name} in {target}"
+                verdicts.append(f"{listed(each)} {'is' if len(chosen) == 1 else 'are'} {verdict}{than}")
         same, open_ = ([c for c in mine if c.verdict == v] for v in ("no relevant difference", "cannot tell"))
         largest = max(same, key=lambda c: c.bound, default=None)
         where = _over(same)
         if largest is not None:
-            verdicts.append(f"no difference larger than {bound_words(largest)} for {len(same)} of {len(mine)}{where}")
-        which = _which("for", [c.contender for c in open_]) or f"for {len(open_)} of {len(mine)}"
-        verdicts += [f"cannot tell {which}{_over(open_)}"] if open_ else []
-        parts.append(f"in {target}, {', '.join(verdicts)}")
-    remark = f" ({note})" if note else ", each at the settings selected for it" if rows[0].selected else ""
+            than = f" from {name} in {target}" if not verdicts else ""
+            size = f"larger than {bound_words(largest)}"
+            verdicts.append(f"no difference{than} {size} for {len(same)} of {len(mine)}{where}")
+        many = "all" if len(open_) == len(mine) else f"{len(open_)} of"
+        which = _which("for", [c.contender for c in open_]) or f"for {many} {len(mine)}"
+        than = "" if verdicts else f" the difference from {name} in {target}"
+        verdicts += [f"cannot tell{than} {which}{_over(open_)}"] if open_ else []
+        parts += verdicts
+    told = "; ".join(parts)
+    if told.startswith(("no difference", "cannot tell")):  # and not with a name
+        told = f"{told[0].upper()}{told[1:]}"
+    remark = f" {note[0].upper()}{note[1:]}." if note else " Each has the settings selected for it." * rows[0].selected
     warned = list(dict.fromkeys(c.contender for c in rows if c.warning and c.verdict in ("better", "worse")))
     warning = f" Training errors or losses differ for {listed(warned)}." if warned else ""
-    return f"Compared with {name}{remark}: {'; '.join(parts)}.{warning}"
+    return f"{told}.{remark}{warning}"
 
 
 def _which(before: str, names: Sequence[str]) -> str:

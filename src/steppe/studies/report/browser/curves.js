@@ -10,7 +10,7 @@ function drawCurvesControls() {
   if (curves.metric === null) curves.colour = names.includes("method") ? "method" : names[0] ?? null;
   if (curves.colour && !names.includes(curves.colour)) curves.colour = null;
   const drawn = (m) => runs.some((run) => run?.[m]?.filter(isNumber).length > 1); // a curve has two points or more
-  curves.metric = kept(curves.metric, metrics.map((m) => [m, m]), ["test_error", "test_loss", "test_accuracy", ...metrics].find((m) => metrics.includes(m) && drawn(m)));
+  curves.metric = kept(curves.metric, metrics.map((m) => [m, m]), ["test_error", "test_loss", "test_accuracy", "train_loss", ...metrics].find((m) => metrics.includes(m) && drawn(m)));
   const set = (key) => (v) => { curves[key] = v; drawCurves(); };
   byId("curves-controls").replaceChildren(
     menu("Quantity", "curves-metric", metrics.map((m) => [m, m]), curves.metric, set("metric")), settingMenu("Colour", "curves-colour", curves.colour, set("colour")),

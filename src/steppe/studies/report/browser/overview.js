@@ -126,7 +126,8 @@ const FEW = 6; // levels of a factor, below which a verdict says little of other
 
 const intervalWords = (t) => (isNumber(t.low) ? `${tauWords(t.low)} to ${tauWords(t.high)}` : "none");
 const verdictMark = (verdict) => el("span", { class: `verdict-word ${VERDICTS[verdict]}` }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[VERDICTS[verdict]]), ` ${verdict}`);
-const breakable = (name) => name.split(/(?<=[_@=])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])); // long names break after these
+// Names with words that are longer than a column break after these signs.
+const breakable = (name) => (/\S{25}/.test(name) ? name.split(/(?<=[_@=])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])) : [name]);
 // A row's name in words; the identifier is its title.
 const spanned = (c) => el("span", { class: "term", title: c.name }, ...breakable(wordsOf(c)));
 const namedRow = (c) => [spanned(c)];

@@ -45,7 +45,7 @@ function drawShapesControls() {
   }
   if (ensembles.length) {
     const names = Object.keys(ensembles[0].values).map((n) => [n, n]);
-    shapes.ensembleX = kept(shapes.ensembleX, names, names.find(([n]) => n.includes("sharp"))?.[0]);
+    shapes.ensembleX = kept(shapes.ensembleX, names, names.find(([n]) => n.includes("sharp") || n === "member_accuracy")?.[0]);
     shapes.ensembleY = kept(shapes.ensembleY, names, names.find(([n]) => n.includes("divers") || n === "disagreement")?.[0] ?? names[1]?.[0]);
     const set = (key) => (v) => { shapes[key] = v; redraw("ensembles-chart"); drawEnsembleCaption(); };
     byId("ensembles-controls").replaceChildren(menu("x axis", "ensemble-x", names, shapes.ensembleX, set("ensembleX")), menu("y axis", "ensemble-y", names, shapes.ensembleY, set("ensembleY")));
@@ -114,8 +114,9 @@ function landscapeFigure() {
     const x = few || narrow ? [0, 1] : k ? [0.54, 1] : [0, 0.46];
     const y = place(narrow ? k : 0);
     const names = one.names.map((name) => (narrow ? name.split(",")[0] : name));
-    made.layout[`xaxis${n}`] = { words: names[0], domain: x, anchor: `y${n}`, zeroline: false };
-    made.layout[`yaxis${n}`] = { words: k && !narrow && one.names[1] === planes[0].names[1] ? "" : names[1], domain: y, anchor: `x${n}`, zeroline: false };
+    made.layout[`xaxis${n}`] = { words: names[0], domain: x, anchor: `y${n}`, zeroline: false, constrain: "domain", constraintoward: "left" };
+    made.layout[`yaxis${n}`] = { words: k && !narrow && one.names[1] === planes[0].names[1] ? "" : names[1], domain: y, anchor: `x${n}`, zeroline: false,
+      scaleanchor: `x${n}`, constrain: "domain", constraintoward: "top" }; // distances in the plane are as they are in the picture
     title(short(label(one), narrow ? 40 : 60), x[0], y[1]);
     made.data.push(...contours(one, { xaxis: `x${n}`, yaxis: `y${n}` }, scale, k === 0, narrow));
   }
