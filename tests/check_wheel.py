@@ -1,10 +1,10 @@
-"""Builds both wheels and uses them in an empty environment, away from the source: `make test-wheel`.
+"""Builds both sdists, the wheels from them, and uses these in an empty environment: `make test-wheel`.
 
     python3 tests/check_wheel.py --folder FOLDER
 
 First without extras: README's code, `steppe doctor`, and every other command, which names the extra that it needs. Then
-with `steppe[study]`: the commands, the built-in study, and the examples; those that need Optuna or Ray last. Then with
-steppe-papers: its commands. Needs the standard library only.
+with `steppe[study]`: the commands and the built-in study. Then with steppe-papers: its commands. At last the examples
+that need other packages. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from collections.abc import Sequence
@@ -23,8 +24,16 @@ from shutil import copy, rmtree
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LATER = {"optuna_rho.py": "optuna", "ray_rho.py": "ray"}  # packages beyond `study`
-EXTRA_OF = dict.fromkeys(("landscape", "study", "report"), "study")  # other commands: train
+LATER = (  # examples that need packages beyond `study`
+    "compare_lightning.py",
+    "compare_optuna_points.py",
+    "compare_transformers.py",
+    "kfac_of_curvlinops.py",
+    "llm_lora.py",
+    "optuna_rho.py",
+    "ray_rho.py",
+)
+EXTRA_OF = dict.fromkeys(("compare", "landscape", "study", "report"), "study")  # other commands: train
 PAPERS = ("reproduce", "theory")  # commands of steppe-papers
 LIMIT = 3600  # seconds for one command; the built-in study takes 80 on two idle cores
 
@@ -74,24 +83,34 @@ def expect(true: object, otherwise: str) -> None:
         sys.exit(otherwise)
 
 
-def built(folder: Path, python: str, project: str = "", package: str = "steppe") -> Path:
-    """The wheel of a project; it has every file of its package, and nothing else beside its metadata."""
-    target, sources = folder / f"wheel-{package}", f"{project}src/"
+def built(folder: Path, builder: Path, project: str = "", package: str = "steppe") -> Path:
+    """The wheel of a project, made from its sdist; each has every file that it should, and no other."""
+    target, source = folder / f"dist-{package}", f"{project}src/"
     rmtree(target, ignore_errors=True)
-    check([python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", target, ROOT / project], f"pip wheel of {package}")
-    [wheel] = target.glob("*.whl")
+    check([builder, "-m", "build", "--outdir", target, ROOT / project], f"sdist of {package}, and wheel from it")
+    [sdist], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
+    with tarfile.open(sdist) as file:
+        inside = {name.partition("/")[2] for name in file.getnames()}
+    same(inside - {"PKG-INFO", ".gitignore"}, of_git(project) - {".gitignore"}, f"the sdist of {package}")
     with zipfile.ZipFile(wheel) as file:
         inside = {name for name in file.namelist() if ".dist-info/" not in name}
         [about] = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
         relative = re.findall(r"\]\((?!https?:)[^)]*\)", file.read(about).decode())
         expect(not relative, f"the page on a package index has links that lead nowhere: {relative[:5]}")
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", f"{sources}{package}"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    source = {name.removeprefix(sources) for name in tracked.stdout.split() if (ROOT / name).exists()}
-    expect(inside == source, f"the wheel and {sources} differ: {sorted(inside ^ source)[:10]}")
+    records = {f"{package}/results/{name}" for name in of_git(f"{project}results/")}  # those of steppe-papers
+    same(inside, {f"{package}/{name}" for name in of_git(f"{source}{package}/")} | records, f"the wheel of {package}")
     return wheel
+
+
+def of_git(folder: str) -> set[str]:
+    """The files below a folder that are tracked, or new and not ignored, relative to it."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", folder or "."]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name.removeprefix(folder) for name in listed if (ROOT / name).exists()}
+
+
+def same(found: set[str], wanted: set[str], what: str) -> None:
+    expect(found == wanted, f"{what} and git's files differ: {sorted(found ^ wanted)[:10]}")
 
 
 def commands() -> list[str]:
@@ -141,8 +160,11 @@ def says_what_to_install(env: Environment) -> None:
 
 def with_papers(env: Environment) -> None:
     expect("(pip install" not in env.steppe("--help"), "steppe-papers is installed, and --help says to install it")
-    for words in ("reproduce --list", "reproduce universal/table2 --dry-run", "theory wishart-moments --quick"):
-        env.steppe(words)
+    env.steppe("reproduce --list")
+    env.steppe("reproduce universal/table2 --budget short --report")  # the records come with the package
+    env.steppe("theory wishart-moments --quick")
+    said = env.steppe("reproduce universal/table2 --dry-run", code=1)
+    expect("steppe data get cifar10" in said, f"a recipe without its data said: {said}")
 
 
 def with_study(env: Environment) -> None:
@@ -159,13 +181,16 @@ def with_study(env: Environment) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="for the wheel and the environment (two gigabytes)")
+    parser.add_argument("--folder", type=Path, required=True, help="for wheels and the environment (two gigabytes)")
     parser.add_argument("--python", default=sys.executable, help="of the environment")
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     expect(ROOT not in folder.parents or folder.name.startswith(".venv"), f"{folder} is inside the source")
-    wheel, papers = built(folder, options.python), built(folder, options.python, "papers/", "steppe_papers")
+    check([options.python, "-m", "venv", folder / "build"], "an environment that builds")
+    builder = folder / "build/bin/python"
+    check([builder, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "build"], "pip install build")
+    wheel, papers = built(folder, builder), built(folder, builder, "papers/", "steppe_papers")
     env = Environment(folder, options.python)
     env.install(str(wheel))
     without_extras(env, folder)
@@ -174,7 +199,8 @@ def main() -> None:
     says_what_to_install(env)
     env.install(str(papers))
     with_papers(env)
-    env.install(f"{wheel}[study,ray]", "optuna")
+    env.install(f"{wheel}[study,lightning,ray,transformers]", "optuna", "peft", "trl")
+    env.install("--no-deps", "-r", str(ROOT / "requirements-oracles.txt"))
     for name in LATER:
         env.python(ROOT / "examples" / name, f"examples/{name}")
     print("the wheels work")

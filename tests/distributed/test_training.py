@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import sys
+import warnings
+from contextlib import closing
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from steppe.training import Config, Stopped, evaluate, loop, open_run, train
+from steppe.training.loggers import rows
 
 from .pair import WORLD, Pair
 
@@ -104,7 +109,7 @@ def test_a_pair_that_was_stopped_goes_on_bit_for_bit(pair: Pair, tmp_path: Path,
         "ema": 0.9,
         "swa": 0.0,
     }
-    changes |= {"fraction": 1.0, "method_options": {"k": 3}}  # 50 steps an epoch
+    changes |= {"fraction": 1.0, "method_options": {"k": 3}, "log_every": 7}  # 50 steps an epoch
     pair.run(in_pair, asdict(config(tmp_path / "whole", **changes)))
     asked = asdict(config(tmp_path / "parts", **changes))
     stops = [pair.run(until_signal, asked, step) for step in (20, 70)]
@@ -119,6 +124,44 @@ def test_measures_of_a_shared_model(pair: Pair, tmp_path: Path, fsdp: bool) -> N
     (_, records), _ = pair.run(in_pair, asdict(asked))
     run = open_run(tmp_path / "pair", asked.model)
     assert records[-1]["measures"]["loss"]["value"] == pytest.approx(run.objective().loss(), rel=1e-5)
+
+
+def tracked(rank: int, asked: dict[str, Any], folder: str) -> list[dict[str, Any]]:
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):  # of the other packages
+            warnings.simplefilter("ignore", kind)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/all.db")
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("WANDB_DATA_DIR", f"{folder}/wandb-data")
+        return in_pair(rank, asked)[1]
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+def test_records_of_steps_are_those_of_all_rows_and_one_process_logs_them(
+    pair: Pair, tmp_path: Path, fsdp: bool
+) -> None:
+    """Values are those of one process alone on all rows; each store has one run, and every value once."""
+    loggers = ["csv", *(name for name in ("tensorboard", "mlflow", "wandb") if find_spec(name))]
+    alone = train(settings(tmp_path / "alone", epochs=2, log_every=2))
+    asked = settings(tmp_path / "pair", epochs=2, log_every=2, loggers=loggers, fsdp=fsdp)
+    first, second = pair.run(tracked, asdict(asked), str(tmp_path))
+    assert first == second
+    assert [one["step"] for record in first for one in record["steps"]] == [2, 4, 6, 8, 10]
+    for record, of_one in zip(first, alone.records, strict=True):
+        for found, wanted in zip(record["steps"], of_one["steps"], strict=True):
+            assert found == pytest.approx(wanted, rel=1e-5)
+    logged = [row for record in open_run(tmp_path / "pair").records for row in rows(record)]
+    _, *lines = (tmp_path / "pair/metrics.csv").read_text().splitlines()
+    assert len(lines) == len(logged) == 6  # steps 2, 4, 5, 6, 8, 10: two epochs of five
+    if "tensorboard" in loggers:
+        assert len(list((tmp_path / "pair/tensorboard").iterdir())) == 1
+    if "wandb" in loggers:
+        assert len(list((tmp_path / "pair/wandb").glob("offline-run-*"))) == 1
+    if "mlflow" in loggers:
+        with closing(sqlite3.connect(tmp_path / "all.db")) as store:
+            assert store.execute("select count(*) from runs").fetchone() == (1,)
+            values = store.execute("select step, value from metrics where key = 'step/loss' order by step").fetchall()
+        assert values == [(step, row["step/loss"]) for step, row in logged if "step/loss" in row]
 
 
 def refused(rank: int, asked: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise, permutations
 from math import inf, nan, sqrt
@@ -49,6 +51,20 @@ def started(operator: Matrix, steps: int, seed: int = 0) -> Lanczos:
 def basis_of(lanczos: Lanczos) -> Tensor:
     """The Krylov basis as rows."""
     return torch.stack([flat(lanczos.basis.combined(e)) for e in torch.eye(lanczos.steps, dtype=F64)])
+
+
+def test_a_search_frees_its_memory_without_a_garbage_collection() -> None:
+    """It keeps graphs of gradients, which on a GPU are most of the memory."""
+    sweep = Sweep(Matrix(*trained()))
+    last(sweep.eigenvalues(rtol=1e-2))
+    alive = weakref.ref(sweep.lanczos)
+    gc.collect()
+    gc.disable()
+    try:
+        del sweep
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 # -- the process ------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from steppe.studies.run import claimed, run
 PATIENCE = 240.0  # seconds: processes import torch on a machine that may be busy
 STUDY = {
     # the mark of a killed run is a checkpoint of its own
-    "base": {**BASE, "epochs": 300, "checkpoint_every": 0.0},
+    "base": {**BASE, "epochs": 80, "checkpoint_every": 0.0},
     "grid": {"method": ["none", {"method": "sam", "rho": 0.1}], "seed": [0, 1, 2, 3]},
     "measures": ["grad_norm"],
     "engine": "serial",

@@ -315,10 +315,14 @@ def test_mlflow_nests_runs_in_the_run_of_the_caller(tmp_path: Path) -> None:
 
 def test_mlflow_uses_the_server_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'all.db'}")
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store/all.db'}")
     run = train(config(tmp_path / "run", loggers=["mlflow"]))
     assert not (tmp_path / "mlflow.db").exists()
-    assert in_mlflow(run, str(tmp_path / "all.db")) == in_records(run)
+    assert in_mlflow(run, str(tmp_path / "store/all.db")) == in_records(run)
+    assert not (tmp_path / "mlruns").exists()
+    [kept] = (tmp_path / "store/mlruns/steppe").glob("*/artifacts/checkpoint.safetensors")  # beside the store
+    assert kept.read_bytes() == (run.path / kept.name).read_bytes()
 
 
 def test_tensorboard_lists_runs_by_their_settings_and_results(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def check_trusted(file: Path, model: object, named: str | None, trust: bool) -> 
     if is_factory(model) and model != named and not trust:
         name = repr(str(model))
         raise ValueError(
-            f"{file} names the model {name}: code outside steppe, which was not imported. Name it too (--model, "
-            "`model` in a study's base, model= in Python), or pass --trust (trust=True) for any code"
+            f"{file} names the model {name}: code outside steppe, not imported. Name it too (--model {name}, `model` "
+            "in a study's base, model= in Python), or trust any code of the folder (--trust, trust=True)"
         )
 
 

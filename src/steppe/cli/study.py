@@ -219,13 +219,16 @@ def report(which: Which, page: Page) -> Output:
     """
     from ..studies.export import export_findings, export_table
     from ..studies.pool import Pool
-    from ..studies.run import renote, result_of
+    from ..studies.run import look, renote, result_of
     from ..studies.store import Store
 
-    if not which.is_folder:
-        renote(study_of(which))
-    study, cells, results = study_and_results(which)
-    with Store.reading(study.store) as store:
+    if which.is_folder:
+        study, cells, results = study_and_results(which)
+    else:
+        study = study_of(which)
+        renote(study)
+        cells, results = look(study)
+    with Store.reading(study.store, whole=False) as store:
         result = result_of(study, cells, store, results)
     if page.export is not None:
         place = export_table(Pool.of(study, cells, results).planned, page.export)

@@ -230,6 +230,8 @@ class Vector:
     def __mul__(self, factor: Any) -> Vector:
         if isinstance(factor, Tensor):
             return self.clone().mul_(factor)
+        if self._chunks is None and self._tensors and not isinstance(factor, Vector):  # packing may never be needed
+            return Vector(self.space, tensors=list(torch._foreach_mul(self._tensors, factor)))
         return Vector(
             self.space, list(torch._foreach_mul(self.chunks, factor.chunks if isinstance(factor, Vector) else factor))
         )

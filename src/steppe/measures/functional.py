@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -34,14 +35,23 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-@contextmanager
-def twice_differentiable(model: nn.Module) -> Iterator[None]:
+def twice_differentiable(model: nn.Module) -> AbstractContextManager[None]:
     """Give layers second derivatives: attention by the math backend, weight norm by its formula."""
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any("WeightNorm" in type(x).__name__ for m in model.modules() for x in (m, *m._forward_pre_hooks.values())):
-            stack.enter_context(_WeightNormByFormula())
-        yield
+    return second_derivatives(model)()
+
+
+def second_derivatives(model: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """What makes the same context several times: the model's layers are looked at once."""
+    by_math = partial(sdpa_kernel, SDPBackend.MATH)
+    if not any("WeightNorm" in type(x).__name__ for m in model.modules() for x in (m, *m._forward_pre_hooks.values())):
+        return by_math
+
+    @contextmanager
+    def by_formula_too() -> Iterator[None]:
+        with by_math(), _WeightNormByFormula():
+            yield
+
+    return by_formula_too
 
 
 class _WeightNormByFormula(TorchFunctionMode):

@@ -156,7 +156,7 @@ class Objective:
     def weights(self) -> Vector:
         return self.space.weights()
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         return sum(p.numel() for p in self.params.values())
 

@@ -55,8 +55,8 @@ class Replicas:
         if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
             # Join shadows DDP's own all-reduces; a step has others, for means and checks
             raise RuntimeError(
-                "torch's Join stands in for workers without data in plain steps only: give all workers equally many "
-                "batches (drop_last=True). After its block, model.join(enable=False) turns Join off"
+                "torch's Join stands in for workers without data in plain steps only: give all workers the same "
+                "number of batches (drop_last=True). After its block, model.join(enable=False) turns Join off"
             )
         if self.sharded and not grad and not self._gathering:
             raise RuntimeError(

@@ -149,17 +149,12 @@ def cells(study: Study) -> list[Cell]:
 
     The final runs of a study with `select` follow from its results: `selection.planned_cells` has them.
     """
-    if study.pool is not None:
-        return _of_part(study, _pool(study))
-    if not study.planned:  # made once: several parts of a command ask for them
+    found = _pool(study) if study.pool is not None else study.planned
+    if study.pool is None and not found:  # made once: several parts of a command ask for them
         runs = list(points(study.grid, study.random, study.base, contender_settings(study, study.compare)))
         stage: Stage = "sweep" if study.select is not None else ""
-        study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
-    return _of_part(study, study.planned)
-
-
-def _of_part(study: Study, whole: Sequence[Cell]) -> list[Cell]:
-    return [cell for cell in whole if study.part is None or cell.key in study.part.keys]
+        found.extend(cells_of(study, runs, _contenders(study, runs), stage))
+    return [cell for cell in found if study.part is None or cell.key in study.part.keys]
 
 
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:

@@ -106,6 +106,8 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def value_at(config: Mapping[str, Any], path: str) -> Any:
     """A value of a configuration, nested ones as `method_options.n`; None if there is none."""
+    if "." not in path:  # as most are
+        return config.get(path)
     value: Any = config
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

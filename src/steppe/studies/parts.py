@@ -12,7 +12,8 @@ from dataclasses import asdict, replace
 from .._util.digests import packed_bits
 from .cell import Outcome
 from .plan import STORE, Study
-from .protocol import PARTS, Part, Show
+from .points import PARTS, Part
+from .protocol import Show
 from .run import Planned, claimed, record
 from .store import Store
 from .table import Run

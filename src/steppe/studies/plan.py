@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .._util.formats import from_yaml
 from .._util.measure_names import MeasureName, canonical_number
@@ -17,11 +17,8 @@ from ..core.fields import fits, words
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
 from .grid import mapping, settings, types
-from .points import Draws, Grid
+from .points import Draws, Grid, Part
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
-
-if TYPE_CHECKING:
-    from .protocol import Part
 
 
 class Target(NamedTuple):

@@ -1,4 +1,4 @@
-"""The runs of a study: every combination of a grid, settings drawn at random, and fresh seeds."""
+"""The runs of a study: every combination of a grid, settings drawn at random, and fresh seeds; and parts of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..core.laws import KINDS, Law, law_of, parts_of
 from .grid import defaults, in_yaml, mapping, setting, settings, takes, types
 
 LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
+PARTS = "parts"  # the folder with those of the parts of a study
 FRESH = ("seed", "data_seed")  # settings of which a grid takes a number of values: fresh ones at every combination
 
 
@@ -182,6 +184,24 @@ class Point:
     settings: Mapping[str, Any]
     labels: Mapping[str, str]
     given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several parts of a study, each for a process of its own, such as a task of a Slurm array.
+
+    Parts share the folders of runs, whose locks keep two processes from one run, and each is the one writer of a store.
+    `parts` makes them, and takes their records in.
+    """
+
+    number: int
+    count: int
+    keys: frozenset[str] = field(repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are, in the study's folder."""
+        return Path(PARTS, f"{self.number}-of-{self.count}")
 
 
 def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: Collection[str]) -> Iterator[Point]:

@@ -1,4 +1,4 @@
-"""The protocol of an experiment in a study's file: budgets, admission, selection, tables and pictures; its parts."""
+"""The protocol of an experiment in a study's file: budgets, admission, selection, tables and pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import log, log10, nan, sqrt
 from operator import ge, gt, le, lt
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
@@ -32,7 +31,6 @@ SCALES: Mapping[str, Callable[[float], float]] = {
     "ratio": lambda value: value,  # to the mean of the reference row
 }
 """What can be done to the numbers of a table."""
-PARTS = "parts"  # the folder with those of the parts of a study
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 
 
@@ -245,24 +243,6 @@ WHICH = {
 
 PICTURES = {"spectrum": ("best", "worst"), "landscape": ("flattest", "sharpest"), "ensembles": ()}
 """Pictures, with the runs that they show by default."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of several parts of a study, each for a process of its own, such as a task of a Slurm array.
-
-    Parts share the folders of runs, whose locks keep two processes from one run, and each is the one writer of a store.
-    `parts` makes them, and takes their records in.
-    """
-
-    number: int
-    count: int
-    keys: frozenset[str] = field(repr=False)
-
-    @property
-    def folder(self) -> Path:
-        """Where its records are, in the study's folder."""
-        return Path(PARTS, f"{self.number}-of-{self.count}")
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     trials = {cell.key for cell in cells if cell.stage == "sweep" and not cell.predicts}  # their winners run again
     n, of = len(pool.used), sum(run.key not in trials for run in pool.planned.runs)
     part = f"{n} of {of} planned runs are included: those that are finished{' and have ' + rules if rules else ''}."
-    words = [f"All {n} runs are included." if n == of else part]
+    words = [("The run is included." if n == 1 else f"All {n} runs are included.") if n == of else part]
     words += [verdicts.sentence] if study.measures or not verdicts.comparisons else []  # of methods alone otherwise
     words += [verdicts.method_sentence] if verdicts.comparisons else []
     words += [verdicts.row_sentence] if verdicts.row_sentence else []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -226,7 +227,8 @@ class Table:
 
 def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        # the test of a mapping is slow for what is none
+        if type(value) not in (str, int, float, bool, list, NoneType) and isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

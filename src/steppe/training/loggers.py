@@ -229,12 +229,12 @@ class MLflow:
         self._folder, self._identity = run.path, identity(run)
         self._run: str | None = None
         parent, tags, uri = mlflow.active_run(), {self.TAG: self._identity}, mlflow.get_tracking_uri()
+        file = Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
         # two processes that create a file of SQLite at once fail in MLflow's own migrations
-        local = uri.startswith("sqlite:///")
-        with FileLock(f"{uri.removeprefix('sqlite:///')}.lock") if local else nullcontext():
+        with FileLock(f"{file}.lock") if file else nullcontext():
             self._client: Any = mlflow.MlflowClient()
             # raises if the server cannot be reached
-            self._experiment = self._by_name(self._client) if parent is None else str(parent.info.experiment_id)
+            self._experiment = self._by_name(self._client, file) if parent is None else str(parent.info.experiment_id)
         if parent is not None:
             tags["mlflow.parentRunId"] = parent.info.run_id
         self._tags = resolve_tags(tags)  # with the user, the command and the commit
@@ -276,12 +276,14 @@ class MLflow:
             self._client.set_terminated(self._run, "FINISHED" if done else "KILLED")
 
     @staticmethod
-    def _by_name(client: Any) -> str:
+    def _by_name(client: Any, file: Path | None) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
+            # MLflow would put artifacts below the working folder, wherever its file is
+            beside = file and str(file.absolute().parent / "mlruns" / name)
             try:
-                return str(client.create_experiment(name))
+                return str(client.create_experiment(name, artifact_location=beside))
             except Exception:  # another process may have created it meanwhile
                 experiment = client.get_experiment_by_name(name)
                 if experiment is None:

@@ -7,7 +7,7 @@ for some normalisation layers of torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..batches import Batch, own_loss, rows_of
 from ..checks import raise_constant
 from ..fisher import check_no_batch_statistics
-from ..functional import twice_differentiable
+from ..functional import second_derivatives
 from ..objective import Objective
 from ..reductions import row_weights
 from .convolutions import PlainConvolutions
@@ -70,7 +70,8 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
         loss = losses.mean()
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
-    with torch.enable_grad(), _second_derivatives(objective):
+    twice = _second_derivatives(objective)
+    with torch.enable_grad(), twice():
         loss, gradient = objective.evaluate(leaves, task)
     _check_twice_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
@@ -82,7 +83,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
         def task(model: nn.Module) -> list[Tensor]:
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
-        with _second_derivatives(objective):  # activation checkpointing runs layers again
+        with twice():  # activation checkpointing runs layers again
             return objective.evaluate(leaves, task)
 
     return BatchForm(apply, lambda: [g.detach() for g in gradient], loss)
@@ -193,7 +194,8 @@ def _through_outputs(
         vjp = _grad([output], leaves, [cotangent], create_graph=True)
         return curve(output.detach().requires_grad_(), target), output, vjp, cotangent
 
-    with torch.enable_grad(), _second_derivatives(objective):
+    twice = _second_derivatives(objective)
+    with torch.enable_grad(), twice():
         (loss, slope, times), output, vjp, cotangent = objective.evaluate(leaves, task)
     linear = [i for i, p in enumerate(vjp) if p.requires_grad]
 
@@ -205,7 +207,7 @@ def _through_outputs(
             jvp = _grad([vjp[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
             return _grad([output], leaves, [times(jvp[0], stacked)], stacked=stacked)
 
-        with _second_derivatives(objective):
+        with twice():
             return objective.evaluate(leaves, task)
 
     def gradient() -> list[Tensor]:
@@ -214,12 +216,18 @@ def _through_outputs(
     return BatchForm(apply, gradient, loss)
 
 
-@contextmanager
-def _second_derivatives(objective: Objective) -> Iterator[None]:
-    """The context of second derivatives; on a CPU torch's own second derivatives of convolutions are as fast."""
-    convolutions = PlainConvolutions() if objective.device.type == "cuda" else nullcontext()
-    with twice_differentiable(objective.model), convolutions:
-        yield
+def _second_derivatives(objective: Objective) -> Callable[[], AbstractContextManager[None]]:
+    """What makes contexts of second derivatives; on a CPU torch's own ones of convolutions are as fast."""
+    of_layers = second_derivatives(objective.model)
+    if objective.device.type != "cuda":
+        return of_layers
+
+    @contextmanager
+    def of_convolutions_too() -> Iterator[None]:
+        with of_layers(), PlainConvolutions():
+            yield
+
+    return of_convolutions_too
 
 
 def _check_twice_differentiable(gradient: Sequence[Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite, sqrt
 from typing import Literal, cast
 
@@ -81,7 +81,7 @@ class Sweep:
             bytes_each = operator.dimension * operator.space.precision.itemsize
             deflate = max(LEAST_DEFLATION, DEFLATION_BYTES // bytes_each)
         self.deflate = min(deflate, operator.dimension)
-        self.lanczos = Lanczos(operator, self._start)
+        self.lanczos = Lanczos(operator, partial(start_vector, operator, seed))
         self.probes = Probes(operator, self.lanczos, seed)
         self._invariant_at: dict[tuple[int, End], float] = {}  # k-th eigenvalues of the last invariant space
         self._dense_products = 0
@@ -220,14 +220,15 @@ class Sweep:
             if estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value):
                 return
 
-    def _start(self, i: int) -> Vector:
-        """The gradient, which lies mostly along outermost eigenvectors, plus noise in case it is orthogonal to one."""
-        start = random_source(self.operator, self.seed, 0, i).normal()
-        start.mul_(inverse(start.norm()))
-        if i == 0:
-            slope = self.operator.gradient()
-            start.mul_(RANDOM).add_(slope, inverse(slope.norm()))
-        return start
+
+def start_vector(operator: Operator, seed: int, i: int) -> Vector:
+    """The gradient, which lies mostly along outermost eigenvectors, plus noise in case it is orthogonal to one."""
+    start = random_source(operator, seed, 0, i).normal()
+    start.mul_(inverse(start.norm()))
+    if i == 0:
+        slope = operator.gradient()
+        start.mul_(RANDOM).add_(slope, inverse(slope.norm()))
+    return start
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:

@@ -54,7 +54,8 @@ def numbers_of(f: Finding) -> str:
 
 def runs_words(runs: int, configurations: int) -> str:
     """The size of a pool."""
-    return f"{runs} runs of {configurations} configuration{'' if configurations == 1 else 's'}"
+    counts = ((runs, "run"), (configurations, "configuration"))
+    return " of ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
 
 
 def through(f: Finding) -> str:
