@@ -322,7 +322,7 @@ def test_a_report_without_records_of_ones_own_is_of_those_that_come_with_the_pac
 def test_the_wheel_has_the_records() -> None:
     """As its configuration says; there they lie in the package, where `COMMITTED` looks first."""
     build = tomllib.loads((COMMITTED.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["force-include"] == {"results": "steppe_papers/results"}
+    assert build["targets"]["wheel"]["sources"]["results"] == "steppe_papers/results"
     size = sum(file.stat().st_size for file in COMMITTED.rglob("*") if file.is_file())
     assert size < 2e6  # about a quarter of it when zipped
 

@@ -53,7 +53,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "reproduce": f"NAME --budget --out --records --report --data-root --dry-run {ENGINE} --progress --list",
     "theory": "NAME --out --quick --seed --sizes",
     "study init": "FILE --data --model",
-    "study run": f"STUDY --out --budget {ENGINE} --progress --dry-run",
+    "study run": f"STUDY --out --budget {ENGINE} --progress --part --dry-run",
     "study status": "STUDY --out --budget",
     "study report": "STUDY --out --budget --page --export",
     "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
