@@ -113,13 +113,15 @@ def test_workers_of_a_study(hostile: Hostile) -> None:
     assert not hostile.ran()
 
 
+@pytest.mark.slow
 def test_members_in_processes(hostile: Hostile) -> None:
     words = ["--members", "2", "--strategy", "deep", "--how", "processes", "--processes", "2", "--out", "ens"]
     hostile.codes(["ensemble", *WORDS, *words])
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_the_same_from_python(hostile: Hostile, start: str) -> None:
     """A script of the user's, which lies elsewhere, without the command line."""
     path = hostile.script.with_name("own.py")

@@ -17,7 +17,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 # packages of examples, beside torch
 NEEDS = {"compare_lightning": "lightning", "compare_transformers": "transformers", "compare_optuna_points": "optuna"}
 NEEDS |= {"kfac_of_curvlinops": "curvlinops", "llm_lora": "trl", "optuna_rho": "optuna", "ray_rho": "ray"}
-SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
+SLOW = {"llm_lora", "compare_transformers", "ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
 # importing torch takes seconds, so one process imports it and forks a child per example

@@ -272,6 +272,7 @@ train(config(f"run{sys.argv[1]}", seed=int(sys.argv[1]), loggers=["mlflow"]))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_create_the_store_of_mlflow_at_once_all_log(tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     env = os.environ | PATH | {"OMP_NUM_THREADS": "1"}

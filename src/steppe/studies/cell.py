@@ -89,7 +89,7 @@ class Cell:
             if name in computed and not abs(computed[name] - listed) <= self.tolerance:
                 raise Disagreement(
                     f"{name} of {self.checkpoint} is {computed[name]:g} here and {listed:g} in the table of errors, "
-                    f"with a tolerance of {self.tolerance:g}: check normalise, data and model, and that its errors are shares, not %"
+                    f"with a tolerance of {self.tolerance:g}: check normalise, data, model; errors are shares, not %"
                 )
 
 
