@@ -44,7 +44,7 @@ from steppe_papers.figures import Protocol
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-MARK = re.compile(r"# not run in the tests: \S.+")
+MARK = re.compile(r"(?:#!.*\n)?# not run in the tests: \S.+")
 LONG = {"commands.md", "ensembles.md"}  # their commands are tested one by one too
 NOT_RUN = {
     "README.md": 1,
@@ -53,6 +53,7 @@ NOT_RUN = {
     "llm.md": 1,
     "compare.md": 4,
     "speed.md": 1,
+    "studies.md": 2,
 }  # number of marked blocks per page
 NARROW = 2  # width of the ResNets that replace those of the pages
 SHOWN = ("text", "diff")  # output, and changes: test_readme runs CONTRIBUTING's diff
