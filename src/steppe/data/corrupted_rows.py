@@ -76,12 +76,10 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
     folder = root / archive.holds
     have = folders.tiny_corruptions(folder) if data == TINY else cifar_c.corruptions(folder)
     if missing := [name for name in chosen if name not in have]:
-        few = (
-            f"1 corruption, {missing[0]}" if len(missing) == 1 else f"{len(missing)} corruptions, such as {missing[0]}"
-        )
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise DataError(
-            f"{folder} lacks {few}: evaluate fewer (`main` for the "
-            "benchmark's 15), complete the folder, or rename it to evaluate remade images instead"
+            f"{folder} lacks {missing[0]}{more}: evaluate fewer corruptions (`main` for the benchmark's 15), complete "
+            "the folder, or rename it to evaluate remade images instead"
         )
     if data == TINY:
         for name in chosen:

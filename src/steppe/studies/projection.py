@@ -87,7 +87,7 @@ def project(study: Study) -> Projection:
     stages = []
     for name in dict.fromkeys(cell.stage for cell in planned):
         of_one = [cell for cell in planned if cell.stage == name]
-        hours = _together([seconds.get(cell.key, 0.0) for cell in of_one], at_once) / 3600
+        hours = _makespan([seconds.get(cell.key, 0.0) for cell in of_one], at_once) / 3600
         total = sum(passes.get(cell.key, 0.0) for cell in of_one)
         stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, hours))
     what = f"Hours on this machine, {at_once} at a time; measures come on top of what was timed now."
@@ -96,7 +96,7 @@ def project(study: Study) -> Projection:
     return Projection(stages, [*basis, what + more])
 
 
-def _together(seconds: Sequence[float], at_once: int) -> float:
+def _makespan(seconds: Sequence[float], at_once: int) -> float:
     """When the last of some cells ends, if they begin one after the other, as soon as there is a place."""
     ends = [0.0] * at_once
     for one in seconds:

@@ -53,7 +53,7 @@ class Choice:
 
 def planned_cells(study: Study, table: Table) -> list[Cell]:
     """The cells of a study as far as they are known: with `select`, those of the final runs once there are winners."""
-    return _both(study, choices(study, table))
+    return _with_final(study, choices(study, table))
 
 
 def previewed_cells(study: Study, table: Table | None = None) -> list[Cell]:
@@ -61,10 +61,10 @@ def previewed_cells(study: Study, table: Table | None = None) -> list[Cell]:
     known = choices(study, Table([]) if table is None else table)
     groups = _groups(study, cells(study)) if known else []
     some = [Choice(group, 0, cell=members[0]) for group, members in groups]
-    return _both(study, [a if a.cell or a.failed else b for a, b in zip(known, some, strict=True)])
+    return _with_final(study, [a if a.cell or a.failed else b for a, b in zip(known, some, strict=True)])
 
 
-def _both(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
+def _with_final(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     """The grid's cells and the final ones, each once."""
     final = {c.key: c for c in final_cells(study, chosen)}
     return [*(c for c in cells(study) if c.key not in final), *final.values()]
