@@ -8,6 +8,7 @@ from oracles.flat import SGD, Landscape, trajectory
 from oracles.follow import BASES, Run, assert_follows, assert_same_path
 from oracles.sa_sam import SmoothnessAdaptive
 from problems import bowl_problem, mlp_problem, random_hessian, random_vector
+from torch import nn
 
 from steppe import SASAM, SASGD, SharpnessAware, build
 
@@ -195,3 +196,25 @@ def test_groups_with_step_sizes_of_their_own_are_refused(method):
     base = torch.optim.SGD([{"params": [a], "lr": 0.1}, {"params": b, "lr": 0.2}])
     with pytest.raises(ValueError, match="one size for all weights"):
         Run(PROBLEM, model, SharpnessAware(base, method(), model=model))
+
+
+def test_bf16_rounds_away_what_the_step_size_is_made_of():
+    """Why `steppe train` refuses it: in 20 layers the step size falls by orders of magnitude, and goes on falling."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 64, 20, generator=generator), torch.randint(0, 5, (20, 64), generator=generator)
+
+    def step_size(precision):
+        torch.manual_seed(0)
+        layers = [nn.Sequential(nn.LazyLinear(32), nn.LazyBatchNorm1d(), nn.ReLU()) for _ in range(20)]
+        model = nn.Sequential(*layers, nn.LazyLinear(5))
+        model(x[0])
+        opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=1e-3), SASGD(), model=model)
+        for rows, targets in zip(x, y, strict=True):
+            for pass_ in opt.passes():
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                    loss = nn.functional.cross_entropy(model(rows), targets)
+                pass_.backward(loss)
+            opt.step()
+        return float(opt.param_groups[0]["lr"])
+
+    assert 0 < step_size("bf16") < step_size("float32") / 100

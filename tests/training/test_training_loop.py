@@ -222,6 +222,12 @@ def test_a_method_that_sets_the_learning_rate_is_left_alone(tmp_path: Path) -> N
     assert_close(run, model)
 
 
+@pytest.mark.parametrize("method", ["sa-sam", "sa-sgd"])
+def test_step_sizes_from_differences_of_gradients_need_float32(method: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="set precision to float32"):
+        config(tmp_path, method=method, precision="bf16")
+
+
 def test_numbers_as_targets(tmp_path: Path) -> None:
     run = train(config(tmp_path, data="teacher-student", lr=0.01))
     test = run.data().test

@@ -90,6 +90,11 @@ class SASAM(Adaptive):
     lagging_radius
         Whether the radius is the root of the previous step size, as in the released code.
 
+    Notes
+    -----
+    Compute passes in float32: bf16 rounds away the difference of two gradients at close weights, and what is left makes
+    the step size of deep networks shrink to zero.
+
     References
     ----------
     Naganuma et al. 2024, "Smoothness-Adaptive Sharpness-Aware Minimization for Finding Flatter Minima".

@@ -196,6 +196,11 @@ class Config:
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
         if self.lr_factors and sets_lr(self.method):
             raise ValueError(f"{self.method} has one step size for all parameters: leave out lr_factors")
+        if self.precision != "float32" and sets_lr(self.method):
+            raise ValueError(
+                f"{self.method} takes its step size from the difference of two gradients, which {self.precision} "
+                "rounds away, so that the step size shrinks to zero: set precision to float32"
+            )
         for name, why in _NOT_SHARDED.items():
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)

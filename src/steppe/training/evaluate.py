@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .._util.digests import packed_bits
@@ -208,7 +208,7 @@ def record_of(
     number, workers = position.epoch + 1, state.workers
     last = number == timeline.epochs
     group = state.opt.param_groups[0]
-    settings = {k: float(group[k]) for k in ("lr", "rho") if isinstance(group.get(k), (int, float))}
+    settings = {k: float(group[k]) for k in ("lr", "rho") if isinstance(group.get(k), (int, float, Tensor))}
     trained = {f"train_{k}": v for k, v in state.sums.read(workers).items()}
     rows = timeline.length(position.epoch) * config.batch_size
     record: Record = {"epoch": number, "step": timeline.taken(position), **settings, **trained, "passes": state.passes}
