@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated
 
 from ..core.ball import Radius, ball
-from ..core.fields import Ge, Lt
+from ..core.fields import ProperFraction
 from ..core.probe import Context, Method, Plan, Probe
 from .registry import register
 
@@ -47,7 +46,7 @@ class WSAM(Method):
     """
 
     rho: Radius = 0.05
-    gamma: Annotated[float, Ge(0), Lt(1)] = 0.9
+    gamma: ProperFraction = 0.9
     decouple: bool = True
 
     def pattern(self, step: int) -> Hashable:
