@@ -251,6 +251,11 @@ InnerMethod = Annotated[Method, check_method]
 """The annotation of a field that holds a method."""
 
 
+def always(self: Any, step: int) -> Hashable:
+    """The pattern of a method whose steps all run the same operations from the second one on: `pattern = always`."""
+    return True
+
+
 def pattern_of(method: Method, step: int) -> Hashable:
     """The pattern of a step, or None for a method that defines none and does not inherit from `Method`."""
     return method.pattern(step) if hasattr(method, "pattern") else None

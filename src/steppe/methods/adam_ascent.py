@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 
 from ..core.ball import Radius, ball
 from ..core.fields import ProperFraction
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from ..core.vector import Vector, inverse
 from .registry import register
 
 
-@register(
-    "adam-ascent-sam",
-    does="SAM with an ascent by Adam, whatever the base",
-    passes="2",
-    paper="optax 2023",
-)
+@register("adam-ascent-sam", does="SAM with an ascent by Adam, whatever the base", passes="2", paper="optax 2023")
 @dataclass(frozen=True)
 class AdamAscentSAM(Method):
     """The gradient at w + rho u / |u|, u = m / sqrt(v): Adam's means of gradients at w and of their squares.
@@ -48,9 +42,7 @@ class AdamAscentSAM(Method):
     beta1: ProperFraction = 0.9
     beta2: ProperFraction = 0.999
     slots = ("mean", "root")
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated
 
 from ..core.ball import Radius, ball
 from ..core.fields import Gt, Lt, NonNegative
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from ..core.rows import Rows, Split, held_out, whole
 from .registry import register
 
@@ -60,9 +59,7 @@ class AgnosticSAM(Method):
     held_out_rho: Radius | None = None
     share: Share | None = 0.7
     simple: bool = False
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         train, rest = self._rows(context)

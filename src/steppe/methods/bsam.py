@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 
 from ..core.ball import GradientStep
 from ..core.fields import Count, NonNegative, Positive, ProperFraction
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -62,9 +61,7 @@ class BSAM(Method):
     beta2: ProperFraction = 0.999
     damping: Positive = 0.1
     slots = ("precision", "mean")
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         decay, ones = self.prior / self.num_data, context.weights.map(torch.ones_like)
