@@ -62,7 +62,10 @@ class AgnosticSAM(Method):
     pattern = always
 
     def plan(self, context: Context) -> Plan:
-        train, rest = self._rows(context)
+        train: Rows = whole
+        rest: Rows = held_out
+        if self.share is not None:
+            train, rest = (Split(self.share, context.key(0), rest=rest) for rest in (False, True))
         up = ball(self.rho)
         down = up.within(context, HALF) if self.held_out_rho is None else ball(self.held_out_rho)
         # B_t comes first: the first pass updates the running statistics, and B_t is the larger part
@@ -73,11 +76,6 @@ class AgnosticSAM(Method):
             held = yield Probe(at=down.steepest_(held.grad, context), rows=rest)
         top.add_(down.steepest_(held.grad, context), -1.0)
         return (yield Probe(at=top, rows=train)).grad
-
-    def _rows(self, context: Context) -> tuple[Rows, Rows]:
-        if self.share is None:
-            return whole, held_out
-        return Split(self.share, context.key(0)), Split(self.share, context.key(0), rest=True)
 
 
 @register(
