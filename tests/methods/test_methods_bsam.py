@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 
 import steppe
 from steppe import BSAM, AdamAscentSAM, SharpnessAware
+from steppe.training.config import Config
+from steppe.training.problem import options_of
+from steppe.training.schedule import Timeline
 
 PROBLEM = mlp_problem(steps=7)
 
@@ -130,3 +134,10 @@ def test_adam_ascent_is_that_of_optax(beta1: float) -> None:
     for _ in range(5):
         opt.step(lambda pass_: pass_.backward(bowl(w)))
     torch.testing.assert_close(w.detach(), torch.tensor(OPTAX[beta1], dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+def test_a_run_counts_its_training_samples_for_bsam() -> None:
+    config, timeline = Config(method="bsam", batch_size=64), Timeline(steps=40, per_epoch=20)
+    assert (config.lr, config.momentum) == (0.5, 0.0)
+    assert options_of(config, timeline) == {"num_data": 20 * 64}
+    assert options_of(replace(config, method_options={"num_data": 9}), timeline) == {"num_data": 9}
