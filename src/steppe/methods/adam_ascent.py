@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..core.ball import Radius, ball
-from ..core.fields import ProperFraction
+from ..core.fields import BelowOne
 from ..core.probe import Context, Method, Plan, Probe, always
 from ..core.vector import Vector, inverse
 from .registry import register
@@ -39,8 +39,8 @@ class AdamAscentSAM(Method):
     """
 
     rho: Radius = 0.05
-    beta1: ProperFraction = 0.9
-    beta2: ProperFraction = 0.999
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
     slots = ("mean", "root")
     pattern = always
 

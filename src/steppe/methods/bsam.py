@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..core.ball import GradientStep
-from ..core.fields import Count, NonNegative, Positive, ProperFraction
+from ..core.fields import BelowOne, Count, NonNegative, Positive
 from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
@@ -57,8 +57,8 @@ class BSAM(Method):
     rho: NonNegative = 0.01
     num_data: Count = 50_000
     prior: NonNegative = 10.0
-    beta1: ProperFraction = 0.9
-    beta2: ProperFraction = 0.999
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
     damping: Positive = 0.1
     slots = ("precision", "mean")
     pattern = always

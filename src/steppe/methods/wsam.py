@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
-from ..core.fields import ProperFraction
+from ..core.fields import BelowOne
 from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
@@ -45,7 +45,7 @@ class WSAM(Method):
     """
 
     rho: Radius = 0.05
-    gamma: ProperFraction = 0.9
+    gamma: BelowOne = 0.9
     decouple: bool = True
     pattern = always
 
