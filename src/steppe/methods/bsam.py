@@ -33,7 +33,8 @@ class BSAM(Method):
     rho
         The step size of the ascent. Default: the released script, CIFAR-10.
     num_data
-        The number of training samples, N. Default: CIFAR-10; `steppe train` counts them.
+        The number of training samples, N; the released script counts augmented ones 4 times. Default: CIFAR-10;
+        `steppe train` counts its samples once.
     prior
         The precision of the prior. Default: the released script, CIFAR-10.
     beta1, beta2
