@@ -55,6 +55,7 @@ def _per_worker(rho: float = 0.5) -> steppe.PerWorker:
 
 SUMS_PARTS = {RADIUS_0_BITWISE: "a sum over parts rounds differently from the whole", MICRO_BATCHES: ON_PARTS}
 SETS_LR = {RADIUS_0: NO_RADIUS, RADIUS_0_BITWISE: NO_RADIUS, NEGATIVE_RADIUS: NO_RADIUS}
+PRECONDITIONS = "its precision divides the step, whatever the radius of the ascent"
 FIRST_PASS_IS_AWAY = {STATISTICS: "even its first pass is at displaced weights"}
 
 ENTRIES = [
@@ -92,6 +93,8 @@ ENTRIES = [
     _named("m-sam", rho=0.5, parts=3, norm="layer", excused=SUMS_PARTS),
     _named("wsam", rho=0.5, gamma=0.6),
     _named("wsam", label="wsam-coupled", rho=0.5, gamma=0.6, decouple=False),
+    _named("bsam", rho=0.5, num_data=1000, prior=0.0,
+           excused={**FIRST_PASS_IS_AWAY, RADIUS_0: PRECONDITIONS, RADIUS_0_BITWISE: PRECONDITIONS}),
     _named("sampa", rho=0.5, still={"rho": 0.0, "ahead": 0.0}, excused=FIRST_PASS_IS_AWAY),
     Entry("every", _every),
     Entry("per-part", _per_part, norm="layer", excused=SUMS_PARTS),

@@ -39,7 +39,9 @@ from .measures import Measure as Measure
 from .measures import Objective as Objective
 from .measures import measure as measure
 from .measures.objective import objective as objective
+from .methods.adam_ascent import AdamAscentSAM as AdamAscentSAM
 from .methods.agnostic import AgnosticSAM as AgnosticSAM
+from .methods.bsam import BSAM as BSAM
 from .methods.combinators import Every as Every
 from .methods.combinators import PerPart as PerPart
 from .methods.combinators import PerWorker as PerWorker
@@ -70,9 +72,11 @@ from .methods.universal import UniversalSAM as UniversalSAM
 from .methods.vasso import VaSSO as VaSSO
 from .methods.wsam import WSAM as WSAM
 from .optim.build import build as build
+from .optim.by_name import adam_ascent_sam as adam_ascent_sam
 from .optim.by_name import agnostic_sam as agnostic_sam
 from .optim.by_name import agnostic_sam_simple as agnostic_sam_simple
 from .optim.by_name import asam as asam
+from .optim.by_name import bsam as bsam
 from .optim.by_name import det_sam as det_sam
 from .optim.by_name import esam as esam
 from .optim.by_name import friendly_sam as friendly_sam

@@ -11,7 +11,7 @@ from torch import Tensor
 from steppe.testing import laws
 
 DRAWING = {"agnostic-sam", "agnostic-sam-simple", "universal-sam", "trace-sam", "frob-sam", "det-sam", "ssam-d",
-           "rsam", "esam", "esam-all-rows"}  # fmt: skip
+           "rsam", "bsam", "esam", "esam-all-rows"}  # fmt: skip
 
 
 def masks_of(run: Run, number: int) -> list[Tensor]:

@@ -19,7 +19,7 @@ MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuff
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "ASAM", "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "DetSAM", "Draw", "DynamicSparseSAM",
-    "FriendlySAM", "SAMPa", "VaSSO", "WSAM",
+    "FriendlySAM", "SAMPa", "VaSSO", "WSAM", "BSAM", "AdamAscentSAM",
     "ESAM", "Elementwise", "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "FrobSAM", "GSAM",
     "Hypercube", "LogUniform", "LookSAM", "MEASURES", "METHODS", "Measure", "Method", "MomentumSAM", "NormLayersOnly",
     "Objective", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM", "RadiusFollowsLR", "Reading",
@@ -29,7 +29,7 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     # one for each method, which wraps an optimizer
     "agnostic_sam", "agnostic_sam_simple", "asam", "det_sam", "esam", "frob_sam", "gsam", "looksam", "m_sam", "msam",
     "none", "rsam", "sa_sam", "sa_sgd", "sam", "sam_on", "sharpbalance", "ssam_d", "ssam_f", "trace_sam",
-    "universal_sam", "friendly_sam", "sampa", "vasso", "wsam",
+    "universal_sam", "friendly_sam", "sampa", "vasso", "wsam", "bsam", "adam_ascent_sam",
 }  # fmt: skip
 
 PUBLIC_MEASURES = {

@@ -88,8 +88,9 @@ def check_instance(what: str, x: Any) -> None:
         raise TypeError(f"{what} must be an instance, not the class {x.__name__}: write {x.__name__}()")
 
 
-def check_nonnegative(numbers: Any, what: str = "a radius rho") -> None:
-    """Raise for a number below 0, or one of several; does not read tensors, which would synchronize."""
+def check_nonnegative(numbers: Any, what: str = "a radius rho") -> Any:
+    """Returns a number, or several; raises for one below 0. Does not read tensors, which would synchronize."""
     for x in numbers if isinstance(numbers, list | tuple) else [numbers]:
         if not isinstance(x, Tensor) and not (isinstance(x, Real) and float(x) >= 0):
             raise ValueError(f"{what} is a number, 0 or more, not {x!r}")
+    return numbers

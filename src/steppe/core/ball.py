@@ -37,12 +37,7 @@ Radius = Annotated[float | Ascent, Ge(0)]
 Norm = Annotated[float, Ge(1), Inf]
 
 
-def _read_radii(rho: Any, what: str) -> Any:
-    check_nonnegative(rho, what)
-    return rho
-
-
-Radii = Annotated[Any, _read_radii]
+Radii = Annotated[Any, check_nonnegative]
 """The annotation of a radius that may also be a tensor, or differ by chunk."""
 
 

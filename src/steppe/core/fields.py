@@ -222,4 +222,5 @@ def _checked(name: str, owner: str, value: Any, annotation: Any, tensors: bool) 
 NonNegative = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
 Count = Annotated[int, Ge(1)]

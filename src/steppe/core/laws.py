@@ -6,15 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from .._util.numbers import read_plain
 
 BORDER = 0.1  # the outer tenth of a law, at either end
 
 
+class Interval(Protocol):
+    """A law between two ends."""
+
+    low: Any
+    high: Any
+
+    def __post_init__(self) -> None:
+        numbers = all(
+            isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (self.low, self.high)
+        )
+        if not numbers or self.low >= self.high:
+            name = type(self).__name__
+            raise ValueError(f"a {name} law goes from a number to a larger one, not from {self.low!r} to {self.high!r}")
+
+    def edge(self, u: float) -> str:
+        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
+
+
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Interval):
     """Numbers from `low` to `high`, all equally likely.
 
     Parameters
@@ -33,9 +52,6 @@ class Uniform:
     high: float
     kind: ClassVar[str] = "uniform"
 
-    def __post_init__(self) -> None:
-        _check_bounds(self, self.low, self.high)
-
     def at(self, u: float) -> float:
         """Return the setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
@@ -44,13 +60,9 @@ class Uniform:
         """Return a value that a generator draws."""
         return random.uniform(self.low, self.high)
 
-    def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
-        return _edge(u)
-
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Interval):
     """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
 
     Parameters
@@ -70,7 +82,7 @@ class LogUniform:
     kind: ClassVar[str] = "log_uniform"
 
     def __post_init__(self) -> None:
-        _check_bounds(self, self.low, self.high)
+        super().__post_init__()
         if self.low <= 0:
             raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
 
@@ -85,12 +97,9 @@ class LogUniform:
         # `at` rounds otherwise in the last bits, and keys of runs follow from these
         return exp(random.uniform(log(self.low), log(self.high)))
 
-    def edge(self, u: float) -> str:
-        return _edge(u)
-
 
 @dataclass(frozen=True)
-class Integers:
+class Integers(Interval):
     """Whole numbers from `low` to `high`, both included, all equally likely.
 
     Parameters
@@ -110,7 +119,7 @@ class Integers:
     kind: ClassVar[str] = "integers"
 
     def __post_init__(self) -> None:
-        _check_bounds(self, self.low, self.high)
+        super().__post_init__()
         if not all(isinstance(x, int) for x in (self.low, self.high)):
             raise ValueError(
                 f"an Integers law goes from one whole number to another, not from {self.low!r} to {self.high!r}"
@@ -121,9 +130,6 @@ class Integers:
 
     def draw(self, random: Random) -> int:
         return random.randint(self.low, self.high)
-
-    def edge(self, u: float) -> str:
-        return _edge(u)
 
 
 @dataclass(frozen=True, init=False)
@@ -233,13 +239,3 @@ def as_plain(law: Law) -> Any:
 def parts_of(law: Law) -> tuple[Any, ...]:
     """Return the ends of a law, or all values of a choice."""
     return law.values if isinstance(law, Choice) else (law.low, law.high)
-
-
-def _edge(u: float) -> str:
-    return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
-
-
-def _check_bounds(law: object, low: Any, high: Any) -> None:
-    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
-    if not numbers or low >= high:
-        raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")

@@ -15,8 +15,9 @@ from .arguments import InitSignature, check_instance, check_not_an_optimizer_cal
 from .ball import ball
 from .draw import Draw
 from .fields import check_fields
+from .metric import Surroundings
 from .rows import Rows, whole
-from .vector import Space, Vector
+from .vector import Vector
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Reading:
 Plan = Generator[Probe, Reading, Vector]
 
 
-class Context(Protocol):
+class Context(Surroundings, Protocol):
     """What a plan can read: the weights, the options of the parameter groups, random draws and its own memory.
 
     Attributes
@@ -132,10 +133,6 @@ class Context(Protocol):
 
     @property
     def alone(self) -> bool: ...
-    @property
-    def space(self) -> Space: ...
-    @property
-    def weights(self) -> Vector: ...
     def option(self, name: str) -> Any:
         """A group option: one value, or one per chunk if the groups differ."""
         ...
@@ -249,6 +246,11 @@ def check_method(method: Any, what: str = "the method") -> Any:
 
 InnerMethod = Annotated[Method, check_method]
 """The annotation of a field that holds a method."""
+
+
+def always(self: Any, step: int) -> Hashable:
+    """The pattern of a method whose steps all run the same operations from the second one on: `pattern = always`."""
+    return True
 
 
 def pattern_of(method: Method, step: int) -> Hashable:

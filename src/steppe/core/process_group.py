@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .vector import Vector
+from .vector import Vector, by_device_and_dtype
 
 R = TypeVar("R")
 Rows = list[tuple[int, list[float]]]  # numbered rows of numbers
@@ -51,8 +51,7 @@ class Workers:
         if self.group is None:
             return vector
         chunks = [x.clone() for x in vector.chunks]
-        for kind in dict.fromkeys((x.device, x.dtype) for x in chunks):
-            same = [x for x in chunks if (x.device, x.dtype) == kind]
+        for same in by_device_and_dtype(chunks):
             message = self.all_reduce(torch.cat([x.reshape(-1) for x in same]))
             for x, summed in zip(same, torch.split(message, [x.numel() for x in same]), strict=True):
                 x.copy_(summed.view_as(x))

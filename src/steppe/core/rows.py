@@ -22,15 +22,9 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class AllRows:
-    """Every row of the batch."""
+    """Every row of the batch, or of the caller's held-out data instead."""
 
-    def index(self, n: int) -> slice:
-        return slice(None)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """All of the caller's held-out data instead of the batch."""
+    held_out: bool = False
 
     def index(self, n: int) -> slice:
         return slice(None)
@@ -113,7 +107,7 @@ class Within:
 
 
 whole = AllRows()
-held_out = HeldOut()
+held_out = AllRows(held_out=True)
 
 
 def within(outer: Rows, inner: Rows) -> Rows:

@@ -69,7 +69,7 @@ class Triple:
         return self.psi(torch.zeros(())).numel()
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "a triple")
         if len(self.laws) not in (1, self.m):
             raise ValueError(f"psi has {self.m} components: give one law for all, or one each, not {len(self.laws)}")
 
@@ -339,8 +339,6 @@ def triple_of(spec: str | Mapping[str, Any]) -> Triple:
         laws = spec["mu"] if isinstance(spec["mu"], list | tuple) else [spec["mu"]]
         parts["laws"] = tuple(_part(law, "mu", LAWS) for law in laws)
     if "logs" in spec:
-        if not isinstance(spec["logs"], bool):
-            raise ValueError(f"logs of a triple takes true or false, not {spec['logs']!r}")
         parts["logs"] = spec["logs"]
     if "correction" in spec:
         parts["correction"] = _part(spec["correction"], "correction", CORRECTIONS)

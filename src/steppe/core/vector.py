@@ -74,16 +74,15 @@ class Space:
             for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
         ]
         self._one_by_one = [c.members for c in self.chunks] == [(i,) for i in range(len(self.params))]
-        self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
-        self.sharded = bool(self._meshes)  # over ranks
+        self.sharded = any(c.sharding for c in self.chunks)  # over ranks
         self.devices = list(dict.fromkeys(p.device for p in firsts))
         self.device = self.devices[0] if firsts else torch.device("cpu")  # where inner products are accumulated
         self.precision = torch.float64 if any(p.dtype is torch.float64 for p in firsts) else torch.float32
 
     def locals(self) -> list[Tensor]:
         """The part of every parameter that this rank holds, sharing its memory."""
-        return [local(p) for p in self.params] if self._meshes else self.params
+        return [local(p) for p in self.params] if self.sharded else self.params
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Converts one tensor per parameter to chunks: stacked chunks are copies, the others are the tensors."""
@@ -129,7 +128,7 @@ class Space:
         dtype = dtype if parts[0].is_floating_point() else parts[0].dtype
         in_place = len(self.devices) == 1 and parts[0].dtype is dtype  # all parts have one dtype
         numbers = list(parts) if in_place else [x.to(self.device, dtype) for x in parts]
-        if self._meshes:
+        if self.sharded:
             return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op)
         return combine(torch.stack(numbers))
 

@@ -13,7 +13,7 @@ from torch import nn
 from ..core.rows import whole
 from ..optim.engine import SharpnessAware
 from ..optim.finite import enabled
-from ..optim.forward_state import OF_MODULES, copied, restored
+from ..optim.forward_state import kept_attributes, put_back
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
 
@@ -88,9 +88,8 @@ def counted_once(number: int, *objects: Any, modules: Iterable[Any]) -> Generato
     if (torchmetrics := sys.modules.get("torchmetrics")) is not None:
         parts = [part for module in modules if isinstance(module, nn.Module) for part in module.modules()]
         objects += tuple(part for part in parts if isinstance(part, torchmetrics.Metric))
-    kept = [(vars(o), [(k, copied(v)) for k, v in vars(o).items() if k not in OF_MODULES]) for o in objects]
+    kept = [kept_attributes(o, tensors=True) for o in objects]
     try:
         yield
     finally:
-        for attributes, values in kept:
-            attributes.update((name, restored(*value)) for name, value in values)
+        put_back(kept)

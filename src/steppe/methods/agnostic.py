@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated
 
 from ..core.ball import Radius, ball
 from ..core.fields import Gt, Lt, NonNegative
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from ..core.rows import Rows, Split, held_out, whole
 from .registry import register
 
@@ -60,12 +59,13 @@ class AgnosticSAM(Method):
     held_out_rho: Radius | None = None
     share: Share | None = 0.7
     simple: bool = False
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
-        train, rest = self._rows(context)
+        train: Rows = whole
+        rest: Rows = held_out
+        if self.share is not None:
+            train, rest = (Split(self.share, context.key(0), rest=rest) for rest in (False, True))
         up = ball(self.rho)
         down = up.within(context, HALF) if self.held_out_rho is None else ball(self.held_out_rho)
         # B_t comes first: the first pass updates the running statistics, and B_t is the larger part
@@ -76,11 +76,6 @@ class AgnosticSAM(Method):
             held = yield Probe(at=down.steepest_(held.grad, context), rows=rest)
         top.add_(down.steepest_(held.grad, context), -1.0)
         return (yield Probe(at=top, rows=train)).grad
-
-    def _rows(self, context: Context) -> tuple[Rows, Rows]:
-        if self.share is None:
-            return whole, held_out
-        return Split(self.share, context.key(0)), Split(self.share, context.key(0), rest=True)
 
 
 @register(

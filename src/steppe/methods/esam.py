@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated
@@ -48,9 +47,7 @@ class ESAM(Method):
     rho: Radius = 0.05
     beta: Annotated[float, Gt(0), Le(1)] = 0.6
     gamma: Annotated[float, Gt(0), Le(1)] = 0.5
-
-    def pattern(self, step: int) -> Hashable:
-        return None  # the host decides which tensors move
+    # without a pattern: the host decides which tensors move
 
     def plan(self, context: Context) -> Plan:
         here = yield Probe()

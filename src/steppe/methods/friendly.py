@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
 from ..core.fields import Fraction, NonNegative
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -46,9 +45,7 @@ class FriendlySAM(Method):
     sigma: NonNegative = 1.0
     decay: Fraction = 0.9
     slots = ("mean",)
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         noise = (yield Probe()).grad

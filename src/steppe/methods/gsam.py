@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
 from ..core.ball import Radius, ball
 from ..core.fields import NonNegative
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
-@register(
-    "gsam",
-    does="SAM that also lowers the gap between the two losses",
-    passes="2",
-    paper="Zhuang et al. 2022",
-)
+@register("gsam", does="SAM that also lowers the gap between the two losses", passes="2", paper="Zhuang et al. 2022")
 @dataclass(frozen=True)
 class GSAM(Method):
     """SAM minus alpha times the part of g(w) that is orthogonal to g(w + d): Zhuang et al. 2022, Algorithm 1.
@@ -40,9 +34,7 @@ class GSAM(Method):
 
     rho: Radius = 0.05
     alpha: NonNegative = 0.4
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad

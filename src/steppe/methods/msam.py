@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -36,9 +35,7 @@ class MomentumSAM(Method):
     """
 
     rho: Radius = 0.3
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         momentum = context.momentum()

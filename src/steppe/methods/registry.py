@@ -42,7 +42,7 @@ class Registered:
     needs_momentum
         Whether it reads the momentum of the base optimizer.
     in_run
-        A function of `steps`, `per_epoch` and `held_out` of a training run; returns options that follow from them.
+        A function of `steps`, `per_epoch`, `batch_size` and `held_out` of a training run; returns options that follow.
 
     """
 

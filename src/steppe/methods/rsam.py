@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
 from ..core.fields import NonNegative
 from ..core.metric import Filterwise
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 FILTERS = Filterwise(eta=0.0, everywhere=True, rows=True)
 
 
-@register(
-    "rsam",
-    does="SAM from a randomly smoothed gradient",
-    passes="2",
-    paper="Liu et al. 2022 (NeurIPS)",
-)
+@register("rsam", does="SAM from a randomly smoothed gradient", passes="2", paper="Liu et al. 2022 (NeurIPS)")
 @dataclass(frozen=True)
 class RSAM(Method):
     """The gradient at w + rho (z + smoothing g(w + z)) / |.|, z Gaussian noise of scale sigma |w_filter|.
@@ -47,9 +41,7 @@ class RSAM(Method):
     rho: Radius = 0.05
     sigma: NonNegative = 0.05
     smoothing: NonNegative = 1.0
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         noise = context.draw(0, context.weights).normal().mul_(FILTERS(context)).mul_(self.sigma)

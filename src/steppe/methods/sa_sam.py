@@ -28,7 +28,7 @@ class Adaptive(Method, Protocol):
         return {"theta": inf}  # Algorithm 1, line 1: the second step takes the first branch
 
     def pattern(self, step: int) -> Hashable:
-        return step > 0
+        return True
 
     def adapted(self, context: Context, here: Reading) -> Generator[Probe, Reading, Tensor]:
         """The step size min(|dw| / (damping |dg|), sqrt(1 + delta theta) lr), dg on the current batch."""

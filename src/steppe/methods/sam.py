@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Ascent, Ball, GradientStep, Norm, Radius, ball
 from ..core.fields import Count, NonNegative
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
-@register(
-    "none",
-    does="nothing: the base optimizer itself",
-    passes="1",
-)
+@register("none", does="nothing: the base optimizer itself", passes="1")
 @dataclass(frozen=True)
 class Plain(Method):
     """The gradient at the weights, as the base optimizer alone uses it.
@@ -28,8 +23,7 @@ class Plain(Method):
 
     """
 
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         return (yield Probe()).grad
@@ -66,9 +60,7 @@ class SAM(Method):
     rho: Radius = 0.05
     steps: Count = 1
     decay_in_ascent: bool = False
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         ascent, top = ball(self.rho).within(context, 1 / self.steps), None
@@ -164,12 +156,7 @@ def ASAM(
     return SAM(_ascent(rho, metric, p, normalized), steps, decay_in_ascent)
 
 
-@register(
-    "sam-on",
-    does="SAM that moves normalisation layers only",
-    passes="1 + steps",
-    paper="Mueller et al. 2023",
-)
+@register("sam-on", does="SAM that moves normalisation layers only", passes="1 + steps", paper="Mueller et al. 2023")
 def SAMON(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> SAM:
     """SAM-ON: SAM that moves normalization layers only (Mueller et al. 2023).
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
 from ..core.fields import Fraction
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -43,9 +42,7 @@ class SAMPa(Method):
     rho: Radius = 0.1
     ahead: Fraction = 0.2
     slots = ("ahead",)
-
-    def pattern(self, step: int) -> Hashable:
-        return step > 0
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         before = context.recall("ahead")

@@ -77,12 +77,7 @@ class OnSomeRows(Wrapper):
         return self.method.plan(context) if context.mask is None else SharpBalance(self.method).plan(context)
 
 
-@register(
-    "sharpbalance",
-    does="SAM on the samples of a mask, plain on the others",
-    passes="3",
-    paper="Lu et al. 2024",
-)
+@register("sharpbalance", does="SAM on the samples of a mask, plain on the others", passes="3", paper="Lu et al. 2024")
 def _sharpbalance(rho: NonNegative = 0.2) -> Method:
     """SharpBalance with SAM on the sharp rows.
 

@@ -69,7 +69,10 @@ class FisherSparseSAM(Method):
         here = yield Probe()
         mask = context.recall("mask")
         if mask is None or context.step % self.every == 0:
-            fisher, unit = context.space.zeros(), _power_of_two(here.grad.norm())
+            # about 1 / norm, a factor without rounding: squares of small or large gradients would vanish or overflow
+            norm = here.grad.norm()
+            unit = torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
+            fisher = context.space.zeros()
             for i in range(self.samples):
                 alone = (yield Probe(rows=Row(i), sync=False)).grad.mul_(unit)
                 fisher.add_(alone.mul_(alone))
@@ -128,11 +131,8 @@ class DynamicSparseSAM(Method):
         return (yield Probe(at=_masked(here, mask, self.rho, context))).grad
 
     def _renewed(self, mask: Vector | None, grad: Vector, context: Context) -> Vector:
-        kept, chance, ties = (
-            _kept(context, self.sparsity),
-            context.draw(0, grad).uniform(0.0, 1.0),
-            context.draw(1, grad),
-        )
+        kept = _kept(context, self.sparsity)
+        chance, ties = context.draw(0, grad).uniform(0.0, 1.0), context.draw(1, grad)
         if mask is None:
             return _largest(chance, kept, ties)
         dropped = round(self.drop / 2 * (1 + cos(pi * min(context.step / self.steps, 1))) * kept)
@@ -140,11 +140,6 @@ class DynamicSparseSAM(Method):
         stay = _largest(steep, kept - dropped, ties)
         grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
         return stay.add_(grown)
-
-
-def _power_of_two(norm: Tensor) -> Tensor:
-    """About 1 / norm, a factor without rounding: squares of small or large gradients would vanish or overflow."""
-    return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 
 def _masked(here: Reading, mask: Vector, rho: Radius, context: Context) -> Vector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..core.arguments import check_nonnegative
 from ..core.fields import Count, NonNegative, Positive, check_fields
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, TripleLike
 from .registry import register
 
@@ -51,8 +50,7 @@ class UniversalSAM(Method):
         check_fields(self, tensors=True)
         self.triple.correction(self.n)  # raises if n is too small for it
 
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         rho = context.option("rho")
@@ -87,12 +85,7 @@ class UniversalSAM(Method):
             return torch.autograd.grad(objective, x)[0]
 
 
-@register(
-    "trace-sam",
-    does="towards a small trace of the Hessian",
-    passes="1 + n",
-    paper="Tahmasebi et al. 2024",
-)
+@register("trace-sam", does="towards a small trace of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
 def TraceSAM(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, triple: TripleLike = TRACE) -> UniversalSAM:
     """Trace-SAM, which penalizes the trace of the Hessian (universal-SAM paper, Algorithm 2).
 
@@ -151,12 +144,7 @@ def FrobSAM(
     return UniversalSAM(triple, rho, n, strength)
 
 
-@register(
-    "det-sam",
-    does="towards a small determinant of the Hessian",
-    passes="1 + n",
-    paper="Tahmasebi et al. 2024",
-)
+@register("det-sam", does="towards a small determinant of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
 def DetSAM(
     rho: NonNegative = 1.0,
     n: Count = 1,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
 from ..core.fields import Fraction
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -43,9 +42,7 @@ class VaSSO(Method):
     rho: Radius = 0.05
     theta: Fraction = 0.9
     slots = ("ascent",)
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad

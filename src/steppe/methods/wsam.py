@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated
 
 from ..core.ball import Radius, ball
-from ..core.fields import Ge, Lt
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.fields import BelowOne
+from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
@@ -47,11 +45,9 @@ class WSAM(Method):
     """
 
     rho: Radius = 0.05
-    gamma: Annotated[float, Ge(0), Lt(1)] = 0.9
+    gamma: BelowOne = 0.9
     decouple: bool = True
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    pattern = always
 
     def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` turns handlers into enums: 8 us, not 0.6
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -140,12 +140,9 @@ class OptimizerContext:
         for name, value in self.settings.items():
             self.settings[name] = torch.where(flag, self.option(name), value)
 
-    def settings_applied(self) -> AbstractContextManager[None]:
-        """A context that sets the options of the plan in the groups, and puts the old ones back if it raises."""
-        return self._settings_applied() if self.settings else nullcontext()
-
     @contextmanager
-    def _settings_applied(self) -> Iterator[None]:
+    def settings_applied(self) -> Iterator[None]:
+        """A context that sets the options of the plan in the groups, and puts the old ones back if it raises."""
         set_ = [{name: g[name] for name in self.settings if name in g} for g in self._base.param_groups]
         before = [{k: v.clone() if isinstance(v, Tensor) else v for k, v in old.items()} for old in set_]
         try:
@@ -165,7 +162,7 @@ class OptimizerContext:
 
     def apply(self) -> None:
         """Steps the base optimizer, moves the weights, and stores the plan's vectors and options."""
-        with self.settings_applied():
+        with self.settings_applied() if self.settings else nullcontext():
             self._base.step()
         if self.moves:
             self.apply_moves()

@@ -18,6 +18,19 @@ def optimizer(
     options: dict[str, Any] | None = None,
     **more: Any,
 ) -> SharpnessAware: ...
+def adam_ascent_sam(
+    base: Optimizer,
+    rho: float | Ascent = 0.05,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
 def agnostic_sam(
     base: Optimizer,
     rho: float | Ascent = 0.1,
@@ -55,6 +68,22 @@ def asam(
     decay_in_ascent: bool = False,
     everywhere: bool = False,
     filterwise: bool = False,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
+def bsam(
+    base: Optimizer,
+    rho: float = 0.01,
+    num_data: int = 50000,
+    prior: float = 10.0,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    damping: float = 0.1,
     *,
     model: nn.Module | None = None,
     scaler: Any = None,

@@ -19,27 +19,10 @@ from torch.optim import Optimizer
 from ..core.arguments import InitSignature, check_no_parameters
 from ..core.fields import checked
 from ..core.probe import Method, check_method
+from . import misuse
 from .base import LEFT, STEP, OptimizerContext, forget_defaults, interrupts_deferred
 from .finite import DeviceGuard, enabled, read_overflow_from_optimizers
 from .forward_state import ForwardState, Noise, SameNoise
-from .misuse import (
-    ACCUMULATED,
-    COMPILED,
-    INFERENCE_MODE,
-    NO_FIRST_STEP,
-    NO_HELD_OUT,
-    NOT_SCALED,
-    PASSES_PENDING,
-    TAKES_NO_PASS,
-    UNKNOWN_SCALER,
-    check_base,
-    check_closure,
-    check_no_skipped_step,
-    check_not_a_name,
-    check_options,
-    unplanned,
-    wrapped_error,
-)
 from .report import Report
 from .step import Pass, Step
 from .unfinished import guard_pending
@@ -118,10 +101,10 @@ class SharpnessAware(Optimizer):
         same_noise: bool = True,
         record: bool = False,
     ):
-        check_base(base)
-        check_not_a_name(method)
+        misuse.check_base(base)
+        misuse.check_not_a_name(method)
         check_method(method)
-        check_options(base, method.options())
+        misuse.check_options(base, method.options())
         check_not_complex([p for g in base.param_groups for p in g["params"]])
         options = {"model": model, "seed": seed, "on_nonfinite": on_nonfinite, "same_noise": same_noise}
         checked(SharpnessAware.__init__, "SharpnessAware", {**options, "record": record})
@@ -181,7 +164,7 @@ class SharpnessAware(Optimizer):
     @property
     def first_step(self) -> NoReturn:
         """Raises: a step has any number of passes, not two halves."""
-        raise AttributeError(NO_FIRST_STEP)
+        raise AttributeError(misuse.NO_FIRST_STEP)
 
     second_step = first_step
 
@@ -227,13 +210,13 @@ class SharpnessAware(Optimizer):
 
         """
         if torch.compiler.is_compiling() or callable(_frame_callback()):
-            raise RuntimeError(COMPILED)
+            raise RuntimeError(misuse.COMPILED)
         self.close_unfinished()
         if closure is None:
             return self._apply_unplanned() if self.planned is None else self.planned.apply()
         waiting = self.planned is not None and self.planned.wanted
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
-            check_closure(self, closure, waiting)
+            misuse.check_closure(self, closure, waiting)
         self._check_nothing_accumulated()
         try:
             losses = self.run_passes(lambda pass_: run_closure(pass_, closure, held_out), mask=mask)
@@ -254,7 +237,7 @@ class SharpnessAware(Optimizer):
         if [getattr(g, LEFT, None) for g in grads] == list(map(_version, grads)):
             return
         if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
-            raise RuntimeError(ACCUMULATED)
+            raise RuntimeError(misuse.ACCUMULATED)
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
         """Calls `run` on every pass, with `mask` as in `passes`; an exception restores everything."""
@@ -279,9 +262,9 @@ class SharpnessAware(Optimizer):
 
         """
         if "base" not in vars(self):
-            raise wrapped_error(self)
+            raise misuse.wrapped_error(self)
         if torch.compiler.is_compiling() or callable(_frame_callback()):
-            raise RuntimeError(COMPILED)
+            raise RuntimeError(misuse.COMPILED)
         self.close_unfinished()
         if not accumulate:
             self.check_no_pending_plan()
@@ -292,8 +275,8 @@ class SharpnessAware(Optimizer):
     def check_no_pending_plan(self) -> None:
         """Raises if a gradient of `passes()` would be lost; a scaler does not apply one that is not finite."""
         if self.planned is not None and self.planned.wanted:
-            check_no_skipped_step()
-            raise RuntimeError(PASSES_PENDING)
+            misuse.check_no_skipped_step()
+            raise RuntimeError(misuse.PASSES_PENDING)
 
     def close_unfinished(self) -> None:
         """Restores the weights if a loop over `passes()` was left and its iterator is still referenced."""
@@ -307,7 +290,7 @@ class SharpnessAware(Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """False; a GradScaler asks for it before it steps, and no other scaler may have scaled the losses."""
         if enabled(self.scaler) is None and self.planned is not None:
-            raise RuntimeError(UNKNOWN_SCALER)
+            raise RuntimeError(misuse.UNKNOWN_SCALER)
         return False
 
     @property
@@ -348,9 +331,9 @@ class SharpnessAware(Optimizer):
 
     def _apply_unplanned(self) -> Tensor | None:
         if torch.is_inference_mode_enabled():
-            raise RuntimeError(INFERENCE_MODE)
+            raise RuntimeError(misuse.INFERENCE_MODE)
         if any(float(g.get("lr", 1)) for g in self.param_groups):
-            raise unplanned(type(self.method).__name__, self._ended)
+            raise misuse.unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         OptimizerContext(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
@@ -361,11 +344,11 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
     """Runs a closure in a pass: a plain torch one, or one that takes the pass as its argument."""
     if pass_.held_out:
         if held_out is None:
-            raise RuntimeError(NO_HELD_OUT)
+            raise RuntimeError(misuse.NO_HELD_OUT)
         closure = held_out
     takes_pass = _takes_the_pass(closure)
     if not takes_pass and (pass_.partial or not pass_.probe.grad):
-        raise TypeError(TAKES_NO_PASS)
+        raise TypeError(misuse.TAKES_NO_PASS)
     if pass_.scaler is not None:
         pass_.scaler.has_scaled = False
     with torch.enable_grad() if pass_.probe.grad and not torch.is_grad_enabled() else nullcontext():
@@ -374,7 +357,7 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")
         pass_.add_loss(losses.mean() if losses.ndim else losses)
     if pass_.scaler is not None and pass_.probe.grad and not pass_.scaler.has_scaled:
-        raise RuntimeError(NOT_SCALED)
+        raise RuntimeError(misuse.NOT_SCALED)
     pass_.ran = True
     # detached: its graph would live through the next pass
     return loss.detach() if isinstance(loss, Tensor) else loss

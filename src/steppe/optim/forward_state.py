@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from ..core.shards import distributed
 from ..core.vector import Space, copy_
 
+Attributes = tuple[dict[str, Any], list[tuple[str, tuple[Any, Any]]]]  # of an object, and values with copies
 Place = tuple[Any, str]  # a module's dictionary of buffers, parameters or attributes, and a name in it
 
 WORD = torch.int32  # tensors are copied and compared bitwise, as words
@@ -116,14 +117,13 @@ class Snapshot:
 
     tensors: Tensors
     values: list[Tensor]
-    attributes: list[tuple[dict[str, Any], list[tuple[str, tuple[Any, Any]]]]]
+    attributes: list[Attributes]
     everywhere: bool = False  # in a captured step, which compares nothing
 
     def restore(self) -> None:
         """Puts everything back. May be interrupted and called again."""
         self.tensors.set(self.values, self.everywhere)
-        for attributes, values in self.attributes:
-            attributes.update((name, restored(*value)) for name, value in values)
+        put_back(self.attributes)
 
     def restore_where(self, flag: Tensor) -> None:
         """Writes the values if a flag on the device is not 0, without a host synchronization."""
@@ -256,7 +256,7 @@ class ForwardState:
         return self._tensors
 
     def _save(self) -> Snapshot:
-        attributes = [(vars(m), _attributes(m)) for m in self._metrics]
+        attributes = [kept_attributes(m, tensors=False) for m in self._metrics]
         return Snapshot(self._tensors, self._tensors.values(), attributes, self._everywhere)
 
     def _as_walked(self) -> bool:
@@ -320,10 +320,16 @@ class _Scripted:
         self._table[name] = tensor
 
 
-def _attributes(metric: Any) -> list[tuple[str, tuple[Any, Any]]]:
-    """What a metric keeps besides tensors: lists of them, counts and flags."""
-    own = [(k, v) for k, v in vars(metric).items() if k not in OF_MODULES and not isinstance(v, Tensor)]
-    return [(k, copied(v)) for k, v in own]
+def kept_attributes(owner: Any, *, tensors: bool) -> Attributes:
+    """The attributes of an object but those of every module: counts, flags and lists, and on request its tensors."""
+    own = [(k, v) for k, v in vars(owner).items() if k not in OF_MODULES and (tensors or not isinstance(v, Tensor))]
+    return vars(owner), [(k, copied(v)) for k, v in own]
+
+
+def put_back(kept: list[Attributes]) -> None:
+    """Gives attributes the values that they had when they were kept."""
+    for attributes, values in kept:
+        attributes.update((name, restored(*value)) for name, value in values)
 
 
 def copied(value: Any) -> tuple[Any, Any]:

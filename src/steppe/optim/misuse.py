@@ -143,27 +143,21 @@ def check_closure(engine: Any, closure: Any, waiting: bool) -> None:
     An engine without a model takes that of a closure of Lightning: its running statistics change once per step.
     """
     lightning = isinstance(closure, partial) and getattr(closure.func, "__name__", "") == "_wrap_closure"
-    if lightning:
-        check_lightning(closure.args[0], waiting)
+    if lightning and closure.args[0].automatic_optimization and closure.args[0].trainer.gradient_clip_val:
+        raise RuntimeError(
+            "gradient_clip_val clips in every call of the closure, and a sharpness-aware step calls it once per pass: "
+            "write class Net(steppe.integrations.lightning.SharpnessAwareSteps, LightningModule), which clips once"
+        )
+    if lightning and waiting:
+        raise RuntimeError(
+            "opt.step() of Lightning passes a closure that does nothing, and the gradient of passes() waits in p.grad: "
+            "apply it by steppe.integrations.lightning.step(opt)"
+        )
     if waiting:
         raise RuntimeError(PLAN_PENDING)
     check_accelerate(engine)
     if lightning and engine.model is None:
         engine.__setstate__({**engine.__getstate__(), "model": closure.args[0].trainer.strategy.model})
-
-
-def check_lightning(module: Any, waiting: bool) -> None:
-    """Raises if Lightning's optimizer passes a closure that clips and logs in every pass, or one that does nothing."""
-    if module.automatic_optimization and module.trainer.gradient_clip_val:
-        raise RuntimeError(
-            "gradient_clip_val clips in every call of the closure, and a sharpness-aware step calls it once per pass: "
-            "write class Net(steppe.integrations.lightning.SharpnessAwareSteps, LightningModule), which clips once"
-        )
-    if waiting:
-        raise RuntimeError(
-            "opt.step() of Lightning passes a closure that does nothing, and the gradient of passes() waits in p.grad: "
-            "apply it by steppe.integrations.lightning.step(opt)"
-        )
 
 
 def check_accelerate(engine: Any) -> None:
@@ -207,7 +201,10 @@ def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> boo
     """Warns, and returns whether, a loss went through batch normalisation in training mode outside of the model."""
     parts = list(model.modules()) if model is not None else []
     own = {id(p) for m in parts for p in m.parameters(recurse=False)}
-    untrained = any("running_mean" in m._buffers and m.training and not _trains(m) for m in parts)
+    untrained = any(
+        "running_mean" in m._buffers and m.training and not getattr(getattr(m, "weight", None), "requires_grad", False)
+        for m in parts
+    )
     pending, seen = [loss.grad_fn], set()
     while pending:
         node = pending.pop()
@@ -238,8 +235,3 @@ def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> boo
                 return True
         pending += inputs
     return False
-
-
-def _trains(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return weight is not None and weight.requires_grad

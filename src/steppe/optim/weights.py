@@ -23,34 +23,39 @@ ROUNDING = 0.1  # of the length of a displacement may be lost or gained by round
 class WeightKeeper:
     """Moves the parameters of a space, and holds the one exact copy of the weights while they are displaced.
 
-    A chunk moves in one operation if it is a single parameter or a stack of parameters that share memory. The other
-    stacked chunks are "scattered": they are assembled in a buffer and copied to their parameters.
+    The place of a chunk is its parameter, or the stack in whose memory its parameters lie. The parameters of other
+    stacked chunks are scattered: their place is a stage, from which every move is copied to them.
     """
 
     def __init__(self, space: Space):
-        parameters = space.locals()
-        members = [[parameters[i] for i in c.members] for c in space.chunks]
-        stacked = [k for k, c in enumerate(space.chunks) if c.stacked]
-        shared = {k: stack_of(members[k]) for k in stacked if space.chunks[k].sharding is None}
         self._space = space
-        self._stacks = {k: stack for k, stack in shared.items() if stack is not None}
-        self._scattered = [k for k in stacked if k not in self._stacks]
-        self._whole = [k for k in range(len(space.chunks)) if k not in self._scattered]
-        self._buffers = [torch.empty_like(torch.stack(members[k])) for k in self._scattered]
-        self._buffer_rows = [row for buffer in self._buffers for row in buffer.unbind(0)]
-        self._stack_members = [space.params[i] for k in self._stacks for i in space.chunks[k].members]
-        self._stack_addresses = [p.data_ptr() for p in self._stack_members]
+        self._stages: dict[int, Tensor] = {}  # by chunk, stacks too
+        self._rows: list[Tensor] = []  # of the stages of scattered parameters
+        self._scattered: list[int] = []  # the parameters of these rows
+        self._stacked: list[Tensor] = []  # the parameters in stacks
+        parameters = space.locals()
+        for k, chunk in enumerate(space.chunks):
+            if chunk.stacked:
+                members = [parameters[i] for i in chunk.members]
+                stack = stack_of(members) if chunk.sharding is None else None
+                if stack is None:
+                    stack = torch.empty_like(torch.stack(members))
+                    self._rows += stack.unbind(0)
+                    self._scattered += chunk.members
+                else:
+                    self._stacked += [space.params[i] for i in chunk.members]
+                self._stages[k] = stack
+        self._stack_addresses = [p.data_ptr() for p in self._stacked]
         self._locate(parameters)
-        self._copies: list[Tensor] | None = None  # of the chunks that move whole, in their order
-        self._origin: list[Tensor] | None = None  # all chunks of the weights, while they are kept
+        self._copies: list[Tensor] | None = None  # of the places
+        self._origin: list[Tensor] | None = None  # the weights by chunk, while they are kept
         self.displaced = False
         self.coarse = any(p.element_size() < 4 for p in parameters)  # displacements may be less than rounding
 
     def _locate(self, parameters: list[Tensor]) -> None:
-        chunks = self._space.chunks
-        self._parameters = parameters
-        self._whole_places = [self._stacks.get(k, parameters[chunks[k].members[0]]) for k in self._whole]
-        self._scattered_places = [parameters[i] for k in self._scattered for i in chunks[k].members]
+        chunks = enumerate(self._space.chunks)
+        self._places = [self._stages[k] if k in self._stages else parameters[c.members[0]] for k, c in chunks]
+        self._targets = [parameters[i] for i in self._scattered]
         self._weights: Vector | None = None
 
     def begin(self) -> None:
@@ -61,10 +66,11 @@ class WeightKeeper:
 
     @property
     def weights(self) -> Vector:
-        """The unperturbed weights, also while the parameters are displaced; scattered chunks are copies."""
+        """The unperturbed weights, also while the parameters are displaced."""
         if self._weights is None:
-            chunks = self._chunks(self._whole_places) if self._origin is None else self._origin
-            self._weights = Vector(self._space, list(chunks))
+            if self._origin is None:
+                copy_(self._rows, self._targets)
+            self._weights = Vector(self._space, list(self._origin or self._places))
         return self._weights
 
     def move_to(self, displacement: Vector | None) -> None:
@@ -73,38 +79,29 @@ class WeightKeeper:
             self.restore()
             return
         if self._origin is None:
+            copy_(self._rows, self._targets)
             if self._copies is None:
-                self._copies = list(map(torch.clone, self._whole_places))
+                self._copies = list(map(torch.clone, self._places))
             else:
-                copy_(self._copies, self._whole_places)
-            origin = self._chunks(self._copies)
-            self._origin, self._weights = origin, None
+                copy_(self._copies, self._places)
+            self._origin, self._weights = self._copies, None
         elif self.displaced:
-            copy_(self._whole_places, [self._origin[k] for k in self._whole])
-        moves = displacement.chunks
+            copy_(self._places, self._origin)
         self.displaced = True
-        add_(self._whole_places, [moves[k] for k in self._whole] if self._scattered else moves)
-        if self._scattered:
-            for buffer, k in zip(self._buffers, self._scattered, strict=True):
-                torch.add(self._origin[k], moves[k], out=buffer)
-            copy_(self._scattered_places, self._buffer_rows)
+        add_(self._places, displacement.chunks)
+        copy_(self._targets, self._rows)
         displacement.release()
 
     def displacement(self) -> Vector:
         """How far the displaced parameters are from the weights, after rounding."""
-        assert self._origin is not None
-        places = dict(zip(self._whole + self._scattered, self._whole_places + self._buffers, strict=True))
-        return Vector(self._space, [places[k] for k in range(len(places))]) - Vector(self._space, self._origin)
+        return Vector(self._space, self._places) - Vector(self._space, self._origin)
 
     def restore(self) -> None:
         """Sets every parameter back bitwise, those without a gradient too."""
-        if not self.displaced or self._origin is None:
-            return
-        origin = self._origin
-        if self._scattered:
-            copy_(self._buffers, [origin[k] for k in self._scattered])
-        copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
-        self.displaced = False
+        if self.displaced and self._origin is not None:
+            copy_(self._places, self._origin)
+            copy_(self._targets, self._rows)
+            self.displaced = False
 
     def end(self, replicas: Replicas) -> None:
         """Ends a step: restores the parameters, without a graph."""
@@ -120,16 +117,7 @@ class WeightKeeper:
 
     def in_place(self) -> bool:
         """Whether the stacks are still the memory of their parameters."""
-        return [p.data_ptr() for p in self._stack_members] == self._stack_addresses
-
-    def _chunks(self, whole: list[Tensor]) -> list[Tensor]:
-        """All chunks in their order: `whole`, and copies of the scattered ones."""
-        if not self._scattered:
-            return whole
-        chunks = dict(zip(self._whole, whole, strict=True))
-        for k in self._scattered:
-            chunks[k] = torch.stack([self._parameters[i] for i in self._space.chunks[k].members])
-        return [chunks[k] for k in range(len(chunks))]
+        return [p.data_ptr() for p in self._stacked] == self._stack_addresses
 
 
 def warn_of_rounding(asked: Tensor, displacement: Vector) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import random
 import re
-from copy import deepcopy
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .._util.measure_names import MeasureName
 from ..measures.estimate import Measure, with_cost
 from ..measures.objective import Objective
 from ..measures.registration import MEASURES
 from ..measures.registry import measure_by_name
+from .problem import copied, differences
 
 UNITS = {"loss": "losses", "gradient": "gradients", "product": "products"}
 
@@ -43,7 +43,8 @@ def check_measure(measure: str | Measure, objective: Objective | None = None) ->
     one = measure_by_name(measure) if isinstance(measure, str) else measure
     before = _state(objective.model)
     found = one.estimate(objective)
-    assert _equal(_state(objective.model), before), f"{one} changes the model, its modes or random states"
+    changed = list(differences(_state(objective.model), before))
+    assert not changed, f"{one} changes the model, its modes or random states"
 
     *_, last = with_cost(one.running(objective, 0), objective)
     assert last == found, f"{one} is {found}, and then {last} for the same seed"
@@ -76,9 +77,5 @@ def _state(model: nn.Module) -> list[Any]:
     tensors = [*model.state_dict().values(), *(p.grad for p in model.parameters())]
     modes = [module.training for module in model.modules()]
     of_numpy = np.random.get_state(legacy=False)["state"]
-    return deepcopy([*tensors, *modes, torch.get_rng_state(), of_numpy["key"], of_numpy["pos"], *random.getstate()[:2]])
-
-
-def _equal(one: list[Any], other: list[Any]) -> bool:
-    pairs = zip(one, other, strict=True)
-    return all(torch.equal(a, b) if isinstance(a, Tensor) else np.array_equal(a, b) for a, b in pairs)
+    states = torch.get_rng_state(), of_numpy["key"].tolist(), of_numpy["pos"], *random.getstate()[:2]
+    return copied([*tensors, *modes, *states])  # type: ignore[no-any-return]

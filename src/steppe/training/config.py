@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
-from ..core.fields import Count, Fraction, Ge, Gt, Inf, Le, Lt, NonNegative, Positive, check_fields
+from ..core.fields import BelowOne, Count, Fraction, Ge, Gt, Inf, Le, NonNegative, Positive, check_fields
 from ..methods.facts import run_settings, sets_lr
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
-BelowOne = Annotated[float, Ge(0), Lt(1)]
 BY_METHOD: Any = None  # replaced in Config.__post_init__
 USUAL = {"lr": 0.1, "momentum": 0.9}
 
@@ -82,11 +81,12 @@ class Config:
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """base optimizer, which applies the method's gradient"""
     lr: NonNegative = BY_METHOD
-    """highest learning rate of the schedule; defaults to 0.1 (with sa-sam and sa-sgd, the first step size: 0.001)"""
+    """highest learning rate of the schedule; defaults to 0.1 (with bsam 0.5; with sa-sam and sa-sgd, the first
+    step size, 0.001)"""
     lr_factors: dict[str, Positive] = field(default_factory=dict)
     """factors of the learning rate for some parameters, named as in freeze, such as {"backbone": 0.1}"""
     momentum: BelowOne = BY_METHOD
-    """SGD's momentum, Adam's beta1; defaults to 0.9 (with sa-sam and sa-sgd: 0)"""
+    """SGD's momentum, Adam's beta1; defaults to 0.9 (with sa-sam, sa-sgd and bsam: 0)"""
     nesterov: bool = False
     """use Nesterov momentum in SGD"""
     weight_decay: NonNegative = 5e-4

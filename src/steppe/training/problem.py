@@ -167,7 +167,8 @@ def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
         options["rho"] = config.rho
-    run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "held_out": bool(config.held_out)}
+    run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "batch_size": config.batch_size,
+           "held_out": bool(config.held_out)}  # fmt: skip
     return {**METHODS[config.method].in_run(**run), **options}
 
 
