@@ -18,7 +18,7 @@ from .names import nearest
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
+    """A package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
     homes = _homes(file)
 
     def get(name: str) -> Any:

@@ -20,7 +20,7 @@ LISTS = {
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
-    """Return a message with the unknown name, the nearest valid names, and all of them or what lists them."""
+    """A message with the unknown name, the nearest valid names, and all of them or what lists them."""
     names = sorted(valid)
     return f"there is no {what} {name!r}.{nearest(name, names)} {_listed(what, names)}"
 

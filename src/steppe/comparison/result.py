@@ -122,7 +122,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Result:
-    """What a comparison shows; `print(result)` writes its sentences.
+    """The answer of a comparison; `print(result)` writes its sentences.
 
     Examples
     --------
@@ -200,12 +200,12 @@ class Result:
         return f"{''.join(f'<p>{escape(s)}</p>' for s in self.sentences)}<table><tr>{head}</tr>{table}</table>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result in JSON's types, with its sentences."""
+        """The result in JSON's types, with its sentences."""
         values: dict[str, Any] = json_safe({**asdict(self), "sentences": self.sentences}, str)
         return values
 
     def figure(self) -> Figure:
-        """Return the differences, the tuning curves and the learning curves as a figure of plotly."""
+        """The differences, the tuning curves and the learning curves as a figure of plotly."""
         from plotly.graph_objects import Figure
 
         from .page import figure_of

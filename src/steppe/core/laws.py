@@ -37,15 +37,15 @@ class Uniform:
         _check_bounds(self, self.low, self.high)
 
     def at(self, u: float) -> float:
-        """Return the setting's value at the quantile u, from 0 to 1."""
+        """The setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
 
     def draw(self, random: Random) -> float:
-        """Return a value that a generator draws."""
+        """A value that a generator draws."""
         return random.uniform(self.low, self.high)
 
     def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        """The end, "low" or "high", of a quantile in the outer tenth of the law, where it has an edge; else ""."""
         return _edge(u)
 
 

@@ -93,7 +93,7 @@ class Results(Mapping[str, Estimate]):
         return len(self.estimates)
 
     def table(self) -> Any:
-        """A table for rich consoles with one row per measure: value, error, kind, cost and time."""
+        """A table for rich consoles, with one row per measure: value, error, kind, cost and time."""
         return table(HEADS, self._rows(), right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:

@@ -15,12 +15,12 @@ from .sam import SAM
 
 @dataclass(frozen=True)
 class SharpBalance(Wrapper):
-    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp rows) / |B|, from a mask: `opt.step(closure, mask=sharp)`.
+    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp samples) / |B|, from a mask: `opt.step(closure, mask=sharp)`.
 
     Parameters
     ----------
     method
-        The method on the sharp rows. Default: SAM with rho = 0.2, as in the released scripts.
+        The method on the sharp samples. Default: SAM with rho = 0.2, as in the released scripts.
 
     References
     ----------
@@ -79,7 +79,7 @@ class OnSomeRows(Wrapper):
 
 @register(
     "sharpbalance",
-    does="SAM on the samples of a mask, plain on the others",
+    does="SAM on the samples of a mask, plain steps on the others",
     passes="3",
     paper="Lu et al. 2024",
 )

@@ -89,7 +89,7 @@ class UniversalSAM(Method):
 
 @register(
     "trace-sam",
-    does="towards a small trace of the Hessian",
+    does="penalises the trace of the Hessian",
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
@@ -120,7 +120,7 @@ def TraceSAM(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, tripl
 
 @register(
     "frob-sam",
-    does="towards a small Frobenius norm of the Hessian",
+    does="penalises the Frobenius norm of the Hessian",
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
@@ -153,7 +153,7 @@ def FrobSAM(
 
 @register(
     "det-sam",
-    does="towards a small determinant of the Hessian",
+    does="penalises the determinant of the Hessian",
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
@@ -194,7 +194,7 @@ def DetSAM(
 
 @register(
     "universal-sam",
-    does="any functional of the Hessian given as (phi, psi, mu)",
+    does="penalises any functional of the Hessian given as (phi, psi, mu)",
     passes="1 + n * len(triple.laws)",
     paper="Tahmasebi et al. 2024",
 )

@@ -25,7 +25,7 @@ ENGINE_OPTIONS = tuple(
 
 
 def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
-    """`SharpnessAware` around `base` with the method of that name.
+    """`SharpnessAware` around `base`, with the method of that name.
 
     Parameters
     ----------

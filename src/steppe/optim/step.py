@@ -48,14 +48,14 @@ class Pass:
         self.partial = probe.rows is not whole and not self.held_out
 
     def rows(self, *tensors: Any) -> Any:
-        """The rows of the batch that this pass is on: `x, y = pass_.rows(x, y)`."""
+        """The samples of the batch that this pass is on: `x, y = pass_.rows(x, y)`."""
         picked, batch = select(self.probe.rows, tensors)
         if not self.held_out:
             self.batch = batch if self.batch is None else self.batch + batch
         return picked
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradient of a loss, or of its mean if it has one number per row."""
+        """Adds the gradient of a loss, or of its mean if it has one number per sample."""
         if self.scaler is not None and is_scaled(loss, self.scaler):
             raise RuntimeError(SCALED_TWICE)
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)

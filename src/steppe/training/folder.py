@@ -195,7 +195,7 @@ class Run:
         return self.records[-1]
 
     def weights(self, which: Weights = "last") -> dict[str, Tensor]:
-        """Return the model's state dict: the last weights, or an average along the run."""
+        """The model's state dict: the last weights, or an average along the run."""
         if which == "last" and (self.path / WEIGHTS).exists():
             return checkpoint.read_weights(self.path)
         done = checkpoint.read_header(self.path)
@@ -221,14 +221,14 @@ class Run:
         check_trusted(self.path / RUN, self.config.model, self.named, self.trust)
 
     def model(self, which: Weights = "last") -> nn.Module:
-        """Return the model with trained weights, on the CPU and in evaluation mode."""
+        """The model with trained weights, on the CPU and in evaluation mode."""
         self.check_trusted()
         model = model_of(self.config, self.task.shape, self.task.outputs)
         model.load_state_dict(self.weights(which))
         return model.eval()
 
     def data(self) -> Splits:
-        """Return the rows as in training: subsets, label noise and parts set aside included."""
+        """The rows as in training: subsets, label noise and parts set aside included."""
         return data_of(self.config)
 
     def objective(
@@ -238,7 +238,7 @@ class Run:
         rows: int | None = None,
         model: nn.Module | None = None,
     ) -> Objective:
-        """Return the training loss as an objective for measures, without augmentation and label smoothing.
+        """The training loss as an objective for measures, without augmentation and label smoothing.
 
         Parameters
         ----------
