@@ -192,8 +192,8 @@ def law_of(value: Any) -> Law:
             return KINDS[kind](*given)  # type: ignore[no-any-return]
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
-            f"{value!r} is no law of a setting: write {{log_uniform: [0.001, 1]}}, {{uniform: [0, 1]}}, "
-            "{integers: [1, 8]}, {choice: [10, 30]}, or one value"
+            f"{value!r} is no law of a setting: write steppe.LogUniform(0.001, 1), in a file "
+            "{log_uniform: [0.001, 1]}, {uniform: [0, 1]}, {integers: [1, 8]} or {choice: [10, 30]}, or one value"
         )
     return Choice(value)
 

@@ -84,6 +84,8 @@ class Results(Mapping[str, Estimate]):
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
+        if name not in self.estimates:
+            raise KeyError(f"{name} was not measured: there are {', '.join(self.estimates) or 'no estimates'}")
         return self.estimates[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -60,6 +60,10 @@ def from_parameters(
             "optimizer takes parameters and makes the base optimizer itself: to wrap one that you have, write "
             "steppe.sam(base, rho=0.05) or steppe.build(method, base)"
         )
+    if isinstance(params, str):
+        raise TypeError(
+            "parameters come first: steppe.optimizer(model.parameters(), base=torch.optim.SGD, method='sam', lr=0.1)"
+        )
     make_base = _base_of(base)
     of_engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
     of_method = accepted_options(method) if isinstance(method, str) else ()

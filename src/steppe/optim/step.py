@@ -17,7 +17,7 @@ from ..core.vector import Vector
 from .base import Gradients, OptimizerContext, interrupts_deferred, mark_left
 from .finite import enabled, is_scaled, nonfinite, nonfinite_flag, report_overflow
 from .forward_state import Noise
-from .misuse import INFERENCE_MODE, SCALED_TWICE, warn_of_unreachable_statistics
+from .misuse import INFERENCE_MODE, SCALED_TWICE, warn_of_unreachable_statistics, wrong_plan
 from .report import Report
 from .weights import maximizes, warn_of_rounding
 
@@ -180,12 +180,16 @@ class Step:
     def _run_plan(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction, with gradients off."""
         plan, pass_ = self.engine.method.plan(self.context), None
+        if not hasattr(plan, "send"):
+            raise wrong_plan(self.engine.method, plan, gradient=False)
         while True:
             torch.set_grad_enabled(False)  # no block: a loop that is collected would end it in the middle of other code
             try:
                 probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+                if not isinstance(done.value, Vector):
+                    raise wrong_plan(self.engine.method, done.value, gradient=True) from None
+                return done.value
             if self._count:
                 self.state.next_pass()
             unchecked = not self._count and self.engine.checked != self.state.walked
