@@ -112,7 +112,9 @@ class Results(Mapping[str, Estimate]):
         """The table, for notebooks."""
 
         def cells(tag: str, row: tuple[str, ...]) -> str:
-            return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in row)}</tr>"
+            sides = ("left" if head in ("measure", "kind", "cost") else "right" for head in HEADS)
+            texts = (f'<{tag} style="text-align: {s}">{escape(t)}</{tag}>' for s, t in zip(sides, row, strict=True))
+            return f"<tr>{''.join(texts)}</tr>"
 
         body = "".join(cells("td", row) for row in self._rows())
         caption = f'<caption style="caption-side: bottom">{escape(self._total())}</caption>'
