@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .result import Result
 
 CAPTION = (
-    "Difference in test error: left of 0 is better. Thin lines are intervals that hold at every look. Differences in the "
-    "grey band are not worth a change; a thick line inside it means no difference. Tuning: the test error of the run "
-    "that validation selects among so many trials, with 95 % intervals. Best run: the validation error as it trains."
+    "Difference in test error: left of 0 is better. Thin lines are intervals that hold at every look. Differences in "
+    "the grey band are not worth a change; a thick line inside it means no difference. Tuning: the test error of the "
+    "run that validation selects among so many trials, with 95 % intervals. Best run: the validation error as it trains."
 )
 EXPONENT = re.compile(r"(\de)-(?=\d)")  # whose minus sign is no place to break a line
 HEADS = ("Difference in test error", "Tuning", "Best run")
