@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CAPTION = (
     "Difference in test error: left of 0 is better. Thin lines are intervals that hold at every look. Differences in "
     "the grey band are not worth a change; a thick line inside it means no difference. Tuning: the test error of the "
-    "run that validation selects among so many trials, with 95 % intervals. Best run: the validation error as it trains."
+    "run that validation selects among so many trials, with 95 % intervals. Best run: its validation error in training."
 )
 EXPONENT = re.compile(r"(\de)-(?=\d)")  # whose minus sign is no place to break a line
 HEADS = ("Difference in test error", "Tuning", "Best run")
