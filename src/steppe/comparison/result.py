@@ -192,6 +192,11 @@ class Result:
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
+    def __repr__(self) -> str:
+        """One line, for interactive use."""
+        verdicts = [f"{a.method}: {a.verdict}" for a in self.contrasts] or [self.state]
+        return f"Result({', '.join(verdicts)}; {self.trials} trials of {len(self.methods)} methods)"
+
     def _repr_html_(self) -> str:
         heads = ("method", "error, one trial %", f"error, best of {self.tuning} %", "trials", "failed")
         cells = [(r.method, f"{r.curve[0][1]:.2f}", f"{r.tuned:.2f}", r.trials, r.failed) for r in self.rows]

@@ -122,8 +122,8 @@ class Objective:
             vars(self).update(first=self.workers.rank, stride=self.workers.count)
 
     def __repr__(self) -> str:
-        loss = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__)
-        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} rows in {len(self.batches)} batches)"
+        loss, n = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__), len(self.batches)
+        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} samples, {n} batch{'es' * (n > 1)})"
 
     @property
     def workers(self) -> Workers:

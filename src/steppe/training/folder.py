@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -186,6 +187,17 @@ class Run:
     about: dict[str, Any]
     named: str | None = None
     trust: bool = False
+
+    def __repr__(self) -> str:
+        """One line, for interactive use."""
+        config, done = self.config, "finished" if self.finished else f"{len(self.records)} records so far"
+        return f"Run({self.path}: {config.method} on {config.data} with {config.model}, {done})"
+
+    def _repr_html_(self) -> str:
+        """The numbers of the last record, for notebooks."""
+        numbers = [(k, v) for k, v in (self.records or [{}])[-1].items() if isinstance(v, int | float)]
+        rows = "".join(f"<tr><td>{escape(k)}</td><td>{v:.6g}</td></tr>" for k, v in numbers)
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
 
     @property
     def result(self) -> Record:
