@@ -36,7 +36,6 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # the anchors that GitHub makes
 suppress_warnings = ["myst.header"]  # results go from their title to tables
 
-smartquotes_action = "qe"  # no dashes: --flags are in prose too
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}

@@ -154,7 +154,8 @@ def answer(name: str) -> str:
     """What a comparison says, from its record."""
     current = Record(ROOT / "docs/comparisons" / name / NAME).current
     assert current is not None
-    return "\n>\n".join(f"> {sentence}" for sentence in result_of(current).sentences) + "\n"
+    sentences = (re.sub(r"--[a-z]+ \d+", r"`\g<0>`", sentence) for sentence in result_of(current).sentences)
+    return "\n>\n".join(f"> {sentence}" for sentence in sentences) + "\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -31,7 +31,8 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     // On a phone each row becomes a block of "column: cell" (site.css), except in wide tables of numbers, which scroll.
     const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
-    if (heads.length < 3 || heads.length > 8) continue;
+    const fits = heads.length === 2 && table.scrollWidth <= table.parentElement.clientWidth;
+    if (heads.length < 2 || heads.length > 8 || fits) continue;
     table.classList.add("stacked");
     for (const row of table.querySelectorAll("tbody tr")) {
       for (const [k, cell] of [...row.cells].entries()) {

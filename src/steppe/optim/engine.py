@@ -180,7 +180,7 @@ class SharpnessAware(Optimizer):
 
     @property
     def first_step(self) -> NoReturn:
-        """Raises: a step has any number of passes, not two halves."""
+        """Raises, because a step has any number of passes, not two halves."""
         raise AttributeError(NO_FIRST_STEP)
 
     second_step = first_step
