@@ -57,10 +57,11 @@ html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = ["copy.js"]
+html_js_files = ["site.js"]
 html_show_sphinx = False
 
 FOLDER = re.compile(r"(\]\((?:\.\./)*benchmarks/results)(?=\))")
+NOT_RUN = re.compile(r"^# (?:not run in the tests: .*|tests/\S+ (?:runs|makes) .*)\n", re.MULTILINE)
 # pages that others link to, not part of the menu
 LISTED = ("benchmarks/results/", "papers/src/steppe_papers/recipes/", "papers/results/")
 CODE = re.compile(r"(`[^`]*`)")
@@ -68,8 +69,11 @@ ATTRIBUTES: dict[str, list[str]] = {}
 
 
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
-    """GitHub shows the README of a linked folder, a site needs the file; results are in the table of their README."""
-    source[0] = FOLDER.sub(r"\1/README.md", source[0])
+    """GitHub shows the README of a linked folder, a site needs the file; results are in the table of their README.
+
+    Remarks for the tests are not for readers who copy the code.
+    """
+    source[0] = NOT_RUN.sub("", FOLDER.sub(r"\1/README.md", source[0]))
     if name.startswith(LISTED) and name != "benchmarks/results/README":
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 

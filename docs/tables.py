@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -155,8 +154,8 @@ def answer(name: str) -> str:
     """What a comparison says, from its record."""
     current = Record(ROOT / "docs/comparisons" / name / NAME).current
     assert current is not None
-    lines = "\n\n".join(fill(sentence, 118) for sentence in result_of(current).sentences)
-    return f"```text\n{lines}\n```\n"
+    sentences = (re.sub(r"--[a-z]+ \d+", r"`\g<0>`", sentence) for sentence in result_of(current).sentences)
+    return "\n>\n".join(f"> {sentence}" for sentence in sentences) + "\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {

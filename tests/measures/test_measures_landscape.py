@@ -469,6 +469,7 @@ def test_contours_show_the_rise_the_right_way_round():
     assert f"{data.losses[3, 1]:.6g}" in lowest.name
     assert "one way" in fig.layout.xaxis.title.text
     assert "another way" in fig.layout.yaxis.title.text
+    assert (fig.layout.yaxis.scaleanchor, fig.layout.yaxis.constrain) == ("x", "domain")  # equal units on both axes
 
 
 def test_on_request_the_scale_is_logarithmic_over_four_decades():

@@ -371,3 +371,41 @@ def test_parameters_that_share_memory() -> None:
     other.data = one.data
     with pytest.raises(ValueError, match="share memory"):
         late.step(closure(one, other))
+
+
+class Nothing(steppe.Method):
+    def plan(self, context: Any) -> Any:
+        return None
+
+
+class NoGradient(steppe.Method):
+    def plan(self, context: Any) -> Any:
+        yield steppe.Probe()
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (Nothing(), r"plan of Nothing returned None and yielded no Probe: write `here = yield steppe\.Probe\(\)`"),
+        (NoGradient(), r"plan of NoGradient returned None: it has to return the gradient .* `return here\.grad`"),
+    ],
+)
+def test_a_plan_that_yields_or_returns_nothing_is_told_what_to_write(method: Any, said: str) -> None:
+    w = nn.Parameter(torch.ones(2))
+    opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
+    with pytest.raises(TypeError, match=said):
+        opt.step(lambda pass_: pass_.backward(w.square().sum()))
+    assert torch.equal(w, torch.ones(2))
+
+
+def test_parameters_come_first_and_a_model_is_no_radius() -> None:
+    w = nn.Parameter(torch.ones(2))
+    with pytest.raises(TypeError, match=r"parameters come first: steppe\.optimizer\(model\.parameters\(\)"):
+        steppe.optimizer("sam", [w], lr=0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"rho of sam takes a number, 0 or more, and finite, not a Sequential$"):
+        steppe.sam(torch.optim.SGD([w], lr=0.1), nn.Sequential(nn.Linear(1, 1)))  # type: ignore[arg-type]
+
+
+def test_a_name_of_a_package_below_is_found() -> None:
+    with pytest.raises(AttributeError, match=r"There is steppe\.training\.train\.$"):
+        _ = steppe.train  # type: ignore[attr-defined]

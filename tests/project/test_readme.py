@@ -105,9 +105,9 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
     """tests/comparison/test_compare_page.py compares those of docs/compare.md with its record."""
     assert len(README.splitlines()) < 150
     assert "**Should I use SAM?**" in "\n".join(README.splitlines()[:8])
-    undecided = re.findall(r"^Undecided: sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE, re.M)
+    undecided = re.findall(r"^> Undecided: sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE, re.M)
     (worse,) = re.findall(
-        r"^sam is worse than the plain optimizer at equal passes, (by .+? points \(.+?\))", COMPARE, re.M
+        r"^> sam is worse than the plain optimizer at equal passes, (by .+? points \(.+?\))", COMPARE, re.M
     )
     points, low, high = re.match(r"by (\S+) points \((\S+) to (\S+)\)", worse).groups()
     assert len(undecided) == 2
@@ -116,7 +116,7 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
         assert f"undecided, {difference} {interval}" in INDEX
     assert f"| +{points} (+{low} to +{high}) points | SAM is worse |" in README
     assert f"SAM is worse, +{points} (+{low} to +{high})" in INDEX
-    assert len(re.findall("^Recommended: the plain optimizer", COMPARE, re.M)) == 3
+    assert len(re.findall("^> Recommended: the plain optimizer", COMPARE, re.M)) == 3
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
         prose = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
         assert len([line for line in prose.splitlines() if line]) <= 12

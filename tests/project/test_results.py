@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from math import isnan, nan
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +17,14 @@ from torch import nn
 
 import steppe
 from steppe import Estimate, Objective
+from steppe.comparison.result import result_of
+from steppe.comparison.store import NAME, Record
 from steppe.measures import Cost, Curvature, Results, path, random_direction, slice_1d, spectral_density
 from steppe.measures.combinators import BatchEstimates, PerBatch
 from steppe.measures.plotting import figure
 from steppe.measures.sharpness import AverageCase
+from steppe.studies import StudyResult
+from steppe.training import Config, train
 
 FOUND = Results(
     {
@@ -194,9 +200,21 @@ def test_a_repl_shows_one_line() -> None:
         assert text.startswith(f"{name}(")
         assert "\n" not in text
         assert len(text) < 120, text
-    assert repr(objective()) == "Objective(Linear, mse_loss, 8 rows in 1 batches)"
+    assert repr(objective()) == "Objective(Linear, mse_loss, 8 samples, 1 batch)"
     assert repr(FOUND) == "Results(a<b>: 1.5, unknown: 2, broken: failed)"
     assert repr(FOUND["a<b>"]) == "Estimate(1.50 ± 0.25 (unbiased, n=4): of <i>x</i>)"
+
+
+def test_runs_studies_and_comparisons_show_one_line_and_their_numbers(tmp_path: Path) -> None:
+    run = train(Config(data="spirals", model_options={"width": 4, "depth": 2}, steps=1, out=str(tmp_path / "run")))
+    study = StudyResult(Path("studies/rates"), 6, 5, {"lr=9": "nan"}, words=["nothing <yet>"])
+    record = Record(Path(__file__).parents[2] / "docs/comparisons/digits" / NAME).current
+    assert record is not None
+    assert repr(run) == f"Run({tmp_path / 'run'}: sam on spirals with mlp, finished)"
+    assert repr(study) == "StudyResult(studies/rates: 5 of 6 runs, 1 failed)"
+    assert re.fullmatch(r"Result\(sam: [a-z ]+, asam: [a-z ]+; \d+ trials of 3 methods\)", repr(result_of(record)))
+    assert f"<td>{run.result['train_loss']:.6g}</td>" in run._repr_html_()
+    assert "<p>nothing &lt;yet&gt;</p>" in study._repr_html_()
 
 
 def test_a_notebook_shows_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:

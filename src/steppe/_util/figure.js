@@ -50,7 +50,7 @@ function arranged() {
   const bar = layout.coloraxis?.colorbar;
   if (bar) {
     bar.outlinewidth = 0;
-    if (narrow) Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: 1, yref: "container", yanchor: "top", ypad: 16, len: 1, title: { text: bar.title.text.replace("<br>", " "), side: "top" }, tickangle: 0 });
+    if (narrow) Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: 1, yref: "container", yanchor: "top", ypad: 16, len: 1, title: { text: bar.title.text.replace("<br>", " "), side: "bottom" }, tickangle: 0 });
     const every = narrow ? Math.ceil((bar.tickvals?.length ?? 0) / 6) : 1; // labels of more would overlap
     for (const key of ["tickvals", "ticktext"]) if (bar[key]) bar[key] = Array.from(bar[key]).filter((_, k) => k % every === 0);
   }

@@ -111,7 +111,7 @@ def from_json(text: str | bytes, where: Path | str) -> Any:
 
 
 def json_safe(x: Any, other: Callable[[Any], Any] = lambda x: x) -> Any:
-    """Return a copy of a value that `json.dumps(..., allow_nan=False)` takes.
+    """A copy of a value that `json.dumps(..., allow_nan=False)` takes.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # first characters of a f
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the columns of some rows below a header; missing values are empty."""
+    """The columns of some rows below a header; missing values are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(map(_harmless, columns))

@@ -18,12 +18,12 @@ from .names import nearest
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
+    """A package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
     homes = _homes(file)
 
     def get(name: str) -> Any:
         if name not in homes:
-            hint = "" if name.startswith("_") else nearest(name, homes)
+            hint = "" if name.startswith("_") else _found_below(package, file, homes, name) or nearest(name, homes, 0.6)
             raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}")
         home = homes[name]
         with explained():  # `from . import name`: a module of the package
@@ -31,6 +31,15 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
         return vars(sys.modules[package]).setdefault(name, found)  # the next look-up finds it there
 
     return get, lambda: sorted(homes)
+
+
+def _found_below(package: str, file: str, homes: dict[str, str | None], name: str) -> str:
+    """Where a package below has the name, in a sentence."""
+    for part, home in homes.items():
+        inner = Path(file).parent / part / "__init__.pyi"
+        if home is None and inner.exists() and name in _homes(str(inner)):
+            return f" There is {package}.{part}.{name}."
+    return ""
 
 
 def names_of(file: str) -> list[str]:

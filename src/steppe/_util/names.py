@@ -20,7 +20,7 @@ LISTS = {
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
-    """Return a message with the unknown name, the nearest valid names, and all of them or what lists them."""
+    """A message with the unknown name, the nearest valid names, and all of them or what lists them."""
     names = sorted(valid)
     return f"there is no {what} {name!r}.{nearest(name, names)} {_listed(what, names)}"
 
@@ -33,10 +33,12 @@ def _listed(what: str, names: list[str]) -> str:
     return f"There are {len(names)}."
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a question with the nearest valid names, in any case, or nothing if none is near."""
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
+    """A question with the nearest valid names, in any case, those that it contains first; nothing if none is near."""
     names = list(valid)
-    lower = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=0.5)
+    within = [one for one in map(str.lower, names) if len(one) > 3 and one in name.lower()]
+    close = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=cutoff)
+    lower = dict.fromkeys([*sorted(within, key=len, reverse=True), *close])
     near = [other for one in lower for other in names if other.lower() == one][:3]
     *others, last = map(repr, near or [""])
     return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""

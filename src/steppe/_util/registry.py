@@ -74,6 +74,9 @@ class Registry(Mapping[str, T], Generic[T]):
         self._load()
         return iter(self._parts)
 
+    def __repr__(self) -> str:
+        return f"Registry({', '.join(self)})"
+
     def __len__(self) -> int:
         self._load()
         return len(self._parts)

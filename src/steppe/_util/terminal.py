@@ -180,7 +180,7 @@ def table(
     fold: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> Table:
-    """Return a table, as `Table` describes; cells may be anything that has a text."""
+    """A table, as `Table` describes; cells may be anything that has a text."""
     texts = tuple(tuple(map(line, row)) for row in rows)
     return Table(tuple(map(line, heads)), texts, tuple(map(line, right)), tuple(map(line, fold)), drop)
 

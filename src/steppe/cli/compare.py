@@ -31,7 +31,7 @@ EXPECTED = 0.1  # the error of which the row floor is stated before anything has
 
 @command("compare")
 def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) -> Output:
-    """Compare methods at equal cost and equal tuning, until it is decided; rerun the command to resume.
+    """Compare methods at equal cost and equal tuning, until the answer is clear; rerun the command to resume.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def _plan(design: Design, start: Mapping[str, Any], folder: Path) -> tuple[Desig
 
 @command("compare status")
 def status(folder: Folder) -> Output:
-    """Show how far a comparison is.
+    """Show the progress of a comparison.
 
     Examples
     --------

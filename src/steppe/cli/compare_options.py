@@ -29,7 +29,7 @@ class Effort:
 
     heading: ClassVar[str] = "how much"
     budget: str | None = field(default=None, metadata={"metavar": "TIME"})
-    """time of this start, such as 10m, 2h or 1h30m; from it follows how many trials there are at most"""
+    """time to spend now, such as 10m, 2h or 1h30m; it sets the largest number of trials per method"""
     worth: float | None = field(default=None, metadata={"metavar": "POINTS"})
     """smallest difference that would change your choice; defaults to 5 % of the reference's error"""
     tuning: int = 8
@@ -98,7 +98,7 @@ class Again:
     """How to resume a comparison."""
 
     budget: str | None = field(default=None, metadata={"metavar": "TIME"})
-    """time of this start; defaults to that of the last one"""
+    """time to spend now; defaults to that of the last start"""
     workers: int | None = None
     """runs at a time; defaults to those of the last start"""
     data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})

@@ -109,7 +109,7 @@ def _typed(default: Any) -> Any:
 # -- measures ---------------------------------------------------------------------------------------------------------
 
 ABOUT_COSTS = (
-    "Costs are passes over the measured rows at default options; a product with the Hessian costs about two gradients. "
+    "Costs are passes over the measured samples at default options; a product with the Hessian takes about two. "
     "worst_linf@0.002[m=64,steps=50,rows=test] sets a radius and options: docs/measures.md."
 )
 
@@ -138,7 +138,7 @@ def measures(options: OfMeasures) -> Output:
         row = describe_measure(options.measure, measure_by_name(options.measure))
     lines = [f"{row['name']}: {row['is']}", *([f"paper: {row['paper']}"] if row["paper"] else [])]
     lines += [f"kind of estimate: {row['kind']}"]
-    lines += [f"cost: {row['cost']} over the measured rows", f"{row['class']}: {row['definition']}", ""]
+    lines += [f"cost: {row['cost']} over the measured samples", f"{row['class']}: {row['definition']}", ""]
     shown = table(("option", "default", "meaning"), (o.values() for o in row["options"]), fold=("meaning",))
     return Output(row, ["\n".join(lines), *([shown, ""] if row["options"] else []), ABOUT_COSTS])
 

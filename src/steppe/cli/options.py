@@ -157,7 +157,7 @@ REGISTRY: Registry[Command] = Registry("command", "steppe.commands")
 
 
 def command(name: str, *, takes_file: bool = False, in_core: bool = False) -> Callable[[Run], Run]:
-    """Return a decorator that makes a function a command, as `Command` describes."""
+    """A decorator that makes a function a command, as `Command` describes."""
 
     def add(run: Run) -> Run:
         REGISTRY.add(name, Command(name, run, takes_file, in_core), run.__module__)
@@ -361,7 +361,7 @@ def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
 
 
 def read_mapping(file: str) -> dict[Any, Any]:
-    """Return the mapping in a YAML file: small, without aliases, each key once."""
+    """The mapping in a YAML file: small, without aliases, each key once."""
     import yaml
     from jsonargparse import get_loader
 

@@ -108,7 +108,7 @@ class Trial:
         return max(1, round(float(self["epochs"]) / self.cost))
 
     def report(self, validation_error: float, epoch: int = 0) -> None:
-        """Note the error on validation rows so far, a share from 0 to 1, for the learning curve of the page.
+        """Note the validation error so far, a share from 0 to 1, for the learning curve of the page.
 
         Parameters
         ----------

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .result import Result
 
 CAPTION = (
-    "Difference in test error: left of 0 is better. Thin lines are intervals that hold at every look; the grey band is "
-    "not worth a change, and where it holds the thick line there is no difference. Tuning: the test error of the run "
-    "that validation selects among so many trials, with 95 % intervals. Best run: by validation error."
+    "Difference in test error: left of 0 is better. Thin lines are intervals that hold at every look. Differences in "
+    "the grey band are not worth a change; a thick line inside it means no difference. Tuning: the test error of the "
+    "run that validation selects among so many trials, with 95 % intervals. Best run: its validation error in training."
 )
 EXPONENT = re.compile(r"(\de)-(?=\d)")  # whose minus sign is no place to break a line
 HEADS = ("Difference in test error", "Tuning", "Best run")
@@ -41,7 +41,7 @@ td:first-child, th:first-child { background: var(--paper); }
 th { border-bottom: 1px solid var(--line); }
 @media (max-width: 40rem) { td, th { padding: .2rem .3rem; font-size: .8rem; white-space: normal; }
   td:first-child { min-width: 6.5rem; white-space: pre-wrap; } }
-@media print { pre { white-space: pre-wrap; } table { font-size: .75rem; } td, th { padding: .15rem .4rem; } }
+@media print { pre { white-space: pre-wrap; } table { font-size: .7rem; } td, th { padding: .05rem .4rem; } }
 pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: auto; } .wide { overflow-x: auto; }
 {% endblock %}
 {% block before %}{% if best %}<p class="answer"><strong>{{ best }}</strong></p>
@@ -130,7 +130,7 @@ def figure_of(result: Result) -> dict[str, Any]:
     titles = (
         (f"points, from {named(result.methods[0])}", ""),
         ("trials of tuning", "test error of the selected run, %"),
-        ("passes over the training rows", "validation error, %"),
+        ("passes over the training samples", "validation error, %"),
     )
     for k, ((x, y), n) in enumerate(zip(titles, ("", "2", "3"), strict=True)):
         left = k * 0.36
@@ -139,7 +139,8 @@ def figure_of(result: Result) -> dict[str, Any]:
         heads.append({"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1, "xanchor": "left",
                       "yanchor": "bottom", "yshift": 6, "showarrow": False, "text": f"<b>{HEADS[k]}</b>"})  # fmt: skip
     axes["yaxis2"]["rangemode"] = "nonnegative"
-    axes["xaxis"]["zeroline"], axes["yaxis"]["autorange"] = True, "reversed"
+    axes["xaxis"]["zeroline"] = True
+    axes["yaxis"]["range"] = [len(result.contrasts) - 0.2, -0.8]  # the first contender is at the top
     return {
         "data": data,
         "layout": {

@@ -122,7 +122,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Result:
-    """What a comparison shows; `print(result)` writes its sentences.
+    """The answer of a comparison; `print(result)` writes its sentences.
 
     Examples
     --------
@@ -192,6 +192,11 @@ class Result:
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
+    def __repr__(self) -> str:
+        """One line, for interactive use."""
+        verdicts = [f"{a.method}: {a.verdict}" for a in self.contrasts] or [self.state]
+        return f"Result({', '.join(verdicts)}; {self.trials} trials of {len(self.methods)} methods)"
+
     def _repr_html_(self) -> str:
         heads = ("method", "error, one trial %", f"error, best of {self.tuning} %", "trials", "failed")
         cells = [(r.method, f"{r.curve[0][1]:.2f}", f"{r.tuned:.2f}", r.trials, r.failed) for r in self.rows]
@@ -200,12 +205,12 @@ class Result:
         return f"{''.join(f'<p>{escape(s)}</p>' for s in self.sentences)}<table><tr>{head}</tr>{table}</table>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result in JSON's types, with its sentences."""
+        """The result in JSON's types, with its sentences."""
         values: dict[str, Any] = json_safe({**asdict(self), "sentences": self.sentences}, str)
         return values
 
     def figure(self) -> Figure:
-        """Return the differences, the tuning curves and the learning curves as a figure of plotly."""
+        """The differences, the tuning curves and the learning curves as a figure of plotly."""
         from plotly.graph_objects import Figure
 
         from .page import figure_of

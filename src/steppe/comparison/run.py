@@ -48,22 +48,21 @@ def compare(
     out: Path | str | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Compare methods at equal cost, each with the same effort of tuning, and stop when it is decided.
+    """Compare methods at equal cost and with equal tuning, and stop when the answer is clear.
 
     Parameters
     ----------
     train
         `train(trial)` trains a model with `trial.optimizer(model)`, from `trial.seed`, for `trial.epochs` epochs, and
-        returns two arrays of true and false: which validation rows and which test rows the model classifies correctly.
-        A FloatingPointError counts as a failure of the trial, which is wrong on every row.
+        returns two arrays of true and false: which validation and which test samples the model classifies correctly.
+        A trial that raises FloatingPointError fails, and counts as wrong on every sample.
     methods
         Names of `steppe.METHODS`; the first is the reference.
     space
-        Laws of the settings: `{"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 30}`. A method's radius has two decades
+        Laws of the settings: `{"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 30}`. A method's radius spans two decades
         around its default unless the space has `rho`, or `sam.rho`.
     budget
-        Such as "2h" or seconds; from it and the time of the trials before the first look follows how many trials there
-        are at most.
+        Such as "2h", or seconds. With the time of the first trials, it sets the largest number of trials.
     fix
         Settings with one value, such as those of a tuned baseline.
     tuning

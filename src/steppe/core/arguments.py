@@ -26,7 +26,8 @@ def described(x: Any) -> str:
         return f"{type(x).__name__}"  # its own text has many lines
     if isinstance(x, Sized) and not isinstance(x, str):
         return f"{type(x).__name__} of {len(x)}"
-    return f"{type(x).__name__} {' '.join(repr(x).split())}"[:80]
+    text, kind = " ".join(repr(x).split()), type(x).__name__
+    return (text if text.startswith(kind) else f"{kind} {text}")[:80]
 
 
 class InitSignature:

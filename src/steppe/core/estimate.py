@@ -16,12 +16,12 @@ Kind = Literal["exact", "unbiased", "plug-in", "lower bound", "upper bound"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Work in passes over all rows, and time; costs can be added and subtracted.
+    """Work in passes over all samples, and time; costs can be added and subtracted.
 
     Parameters
     ----------
     losses, gradients, products
-        Forward passes, forward-backward passes, and products with the Hessian, each over all rows.
+        Forward passes, forward-backward passes, and products with the Hessian, each over all samples.
     seconds
         Wall-clock time.
 
@@ -52,7 +52,7 @@ class Cost:
 
     @property
     def passes(self) -> float:
-        """Passes over all rows, forward or forward and backward: one for a loss or gradient, two for a product."""
+        """Passes over all samples, forward or forward and backward: one for a loss or gradient, two for a product."""
         return float(self.losses + self.gradients + 2 * self.products)
 
     def __str__(self) -> str:

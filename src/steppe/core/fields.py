@@ -215,7 +215,8 @@ def _checked(name: str, owner: str, value: Any, annotation: Any, tensors: bool) 
     if value == "inf" and any(kind.type is float and kind.fits(inf) for kind in kinds):
         return inf
     if owner:
-        raise ValueError(f"{what} takes {words(annotation)}, not {value!r}")
+        given = repr(value) if "\n" not in repr(value) else f"a {type(value).__name__}"  # a model has many lines
+        raise ValueError(f"{what} takes {words(annotation)}, not {given}")
     raise ValueError(f"{name} is {value!r}, and has to be {words(annotation)}")
 
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 
 def row_floor(error: float, rows: int, share: float = 0.3) -> float:
-    """Return the smallest difference that test rows show, whatever is spent on training.
+    """The smallest difference that a test set can show, however long the training.
 
     Parameters
     ----------
@@ -15,7 +15,8 @@ def row_floor(error: float, rows: int, share: float = 0.3) -> float:
     rows
         The number of test rows.
     share
-        The part of a row's variance that is the method's, which runs do not average: 0.1 to 0.5 before the first look.
+        The part of a sample's variance that belongs to the method, and that more runs do not average out: 0.1 to 0.5
+        before the first look.
 
     Examples
     --------

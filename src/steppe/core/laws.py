@@ -28,7 +28,7 @@ class Interval(Protocol):
             raise ValueError(f"a {name} law goes from a number to a larger one, not from {self.low!r} to {self.high!r}")
 
     def edge(self, u: float) -> str:
-        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        """The end, "low" or "high", of a quantile in the outer tenth of the law, where it has an edge; else ""."""
         return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
 
 
@@ -53,11 +53,11 @@ class Uniform(Interval):
     kind: ClassVar[str] = "uniform"
 
     def at(self, u: float) -> float:
-        """Return the setting's value at the quantile u, from 0 to 1."""
+        """The setting's value at the quantile u, from 0 to 1."""
         return self.low + u * (self.high - self.low)
 
     def draw(self, random: Random) -> float:
-        """Return a value that a generator draws."""
+        """A value that a generator draws."""
         return random.uniform(self.low, self.high)
 
 
@@ -198,8 +198,8 @@ def law_of(value: Any) -> Law:
             return KINDS[kind](*given)  # type: ignore[no-any-return]
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
-            f"{value!r} is no law of a setting: write {{log_uniform: [0.001, 1]}}, {{uniform: [0, 1]}}, "
-            "{integers: [1, 8]}, {choice: [10, 30]}, or one value"
+            f"{value!r} is no law of a setting: write steppe.LogUniform(0.001, 1), in a file "
+            "{log_uniform: [0.001, 1]}, {uniform: [0, 1]}, {integers: [1, 8]} or {choice: [10, 30]}, or one value"
         )
     return Choice(value)
 

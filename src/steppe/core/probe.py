@@ -29,7 +29,7 @@ class Probe:
     at
         The displacement, which the probe consumes; None for the weights themselves.
     rows
-        The rows of the batch on which the loss is computed; all by default.
+        The samples of the batch on which the loss is computed; all by default.
     sync
         Whether to average the gradient over workers.
     grad
@@ -73,9 +73,9 @@ class Reading:
     grad
         The gradient, unless the probe has grad=False.
     losses
-        One loss per row, or None if the training loop passed a reduced loss.
+        One loss per sample, or None if the training loop passed a reduced loss.
     batch
-        The number of rows in the batch, or None if the training loop selected no rows.
+        The number of samples in the batch, or None if the training loop selected none.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class Context(Surroundings, Protocol):
     settings
         Group options that the plan sets when the step is applied, such as lr.
     mask
-        A bool tensor over the rows of the batch, or None if the caller passed none.
+        A bool tensor over the samples of the batch, or None if the caller passed none.
     alone
         Whether no other workers share the step.
 

@@ -183,6 +183,9 @@ class Vector:
         chunks, self._tensors, self._length, self.intact = self.chunks, None, None, False
         return chunks
 
+    def __repr__(self) -> str:
+        return f"Vector({sum(p.numel() for p in self.space.params):,} entries in {len(self.space.params)} tensors)"
+
     def release(self) -> None:
         """Frees the memory; reading the vector afterwards raises."""
         self._chunks = self._tensors = self._length = None

@@ -51,7 +51,7 @@ def capture(
     opt
         The optimizer. Its base is switched to fused or capturable kernels.
     loss_fn
-        Returns the loss of the model on some rows; Python code in it runs only until the capture.
+        Returns the loss of the model on some samples; Python code in it runs only until the capture.
     model
         The model.
     example_batch

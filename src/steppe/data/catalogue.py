@@ -123,18 +123,18 @@ class Source:
         return sum(file.size for file in self.files)
 
     def differs(self, path: Path) -> str:
-        """Return how a file on disk differs from the published one of its name; empty where it does not."""
+        """How a file on disk differs from the published one of its name; empty where it does not."""
         digests = {Path(file.place).name: file.digest for file in self.files} | dict(self.members)
         known = path.name in digests
         return _differs(path, digests[path.name]) if known else f"those are {', '.join(digests)}"
 
     def search(self, root: Path) -> list[tuple[Path, Layout, list[str]]]:
-        """Return every place where this data set may be under a root, its layout there, and the missing files."""
+        """Every place where this data set may be under a root, its layout there, and the missing files."""
         places = ((root / place, layout) for layout in self.layouts for place in layout.places)
         return [(folder, layout, layout.missing(folder)) for folder, layout in places]
 
     def find(self, root: Path | str) -> Path:
-        """Return the folder under the root that holds this data set; raise FileNotFoundError if none does."""
+        """The folder under the root that holds this data set; raise FileNotFoundError if none does."""
         searched = self.search(Path(root))
         for folder, _, missing in searched:
             if not missing:

@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**30
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs and targets, row by row.
+    """Inputs and targets, sample by sample; "rows" are samples in the names.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class Dataset:
         return f"Dataset({self.name!r}: {len(self):,} rows of {shape}, {targets})"
 
     def rows(self, which: Tensor | slice) -> Self:
-        """Return some of the rows, in the given order."""
+        """Some of the rows, in the given order."""
         return replace(self, inputs=self.inputs[which], targets=self.targets[which])
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the same rows on a device."""
+        """The same rows on a device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     @property

@@ -129,9 +129,8 @@ def _read(name: str, root: Path | str) -> Splits:
 
 
 CHOICES = (
-    "a data set, whose training rows determine means and standard deviations as in `steppe train`; MEANS/STDS of the "
-    "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26, in a study also {mean: [...], "
-    "std: [...]}; or none, for unchanged inputs, with pixels from 0 to 255"
+    "a data set, for the means and deviations of its training samples; MEANS/STDS of the channels, such as "
+    "0.49,0.48,0.45/0.25,0.24,0.26 for pixels from 0 to 1; or none"
 )
 """Values of `normalise`: how inputs of a bare checkpoint were normalised in training, which its file does not say."""
 

@@ -70,7 +70,7 @@ class Trained:
 
 
 def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
-    """Return the configurations of all members. All have the same data, and seeds of their own.
+    """The configurations of all members. All have the same data, and seeds of their own.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def exchanges(config: Config) -> list[int]:
 
 
 def sharp_sets(scores: NDArray[Any], share: float = 0.5, named: End = "sharpest", rest: Rest = "normal") -> Flags:
-    """Return the sharpness-aware rows of every member as flags (members, rows).
+    """The sharpness-aware samples of every member as flags (members, samples).
 
     Each member selects k = int(share * rows) rows at one end of its scores; of equal scores the first rows come first.
     Member i's set is the union of the selections of the *other* members (Lu et al. 2024, section 4.3).

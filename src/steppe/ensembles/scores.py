@@ -23,7 +23,7 @@ BINS = 15  # Guo et al. 2017, section 5
 
 
 def disagreements(logits: Tensor) -> Tensor:
-    """Return the fraction of rows on which two members predict different classes, for every pair.
+    """The fraction of samples on which two members predict different classes, for every pair.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def disagreements(logits: Tensor) -> Tensor:
 
 
 def distances(logits: Tensor) -> Tensor:
-    """Return half the mean squared distance of two members' probabilities, for every pair.
+    """Half the mean squared distance of two members' probabilities, for every pair.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def distances(logits: Tensor) -> Tensor:
 
 
 def logit_distances(logits: Tensor) -> Tensor:
-    """Return half the mean squared distance of two members' logits, for every pair.
+    """Half the mean squared distance of two members' logits, for every pair.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def logit_distances(logits: Tensor) -> Tensor:
 
 
 def divergences(logits: Tensor) -> Tensor:
-    """Return KL(f_i || f_j), averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair.
+    """KL(f_i || f_j), averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _over_pairs(matrix: Tensor) -> Tensor:
 
 
 def disagreement(logits: Tensor) -> Tensor:
-    """Return the mean fraction of rows on which two members predict different classes.
+    """The mean fraction of samples on which two members predict different classes.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def disagreement(logits: Tensor) -> Tensor:
 
 
 def variance(logits: Tensor) -> Tensor:
-    """Return the variance over members of the probabilities, summed over classes, averaged over rows.
+    """The variance over members of the probabilities, summed over classes, averaged over rows.
 
     Lu et al. 2024, Eq. 1. Unbiased, with members - 1 in the denominator: the mean of `distances`.
 
@@ -146,7 +146,7 @@ def variance(logits: Tensor) -> Tensor:
 
 
 def logit_variance(logits: Tensor) -> Tensor:
-    """Return the same variance of the logits, as in SharpBalance's released code (Lu et al. 2024).
+    """The same variance of the logits, as in SharpBalance's released code (Lu et al. 2024).
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def logit_variance(logits: Tensor) -> Tensor:
 
 
 def divergence(logits: Tensor) -> Tensor:
-    """Return the Kullback-Leibler divergence between two members (Lu et al. 2024, Eq. 11).
+    """The Kullback-Leibler divergence between two members (Lu et al. 2024, Eq. 11).
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _member_error(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return disagreement over mean error (Theisen et al. 2023; Lu et al. 2024, Eq. 2), NaN if there is no error.
+    """Disagreement over mean error (Theisen et al. 2023; Lu et al. 2024, Eq. 2), NaN if there is no error.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def predicted(logits: Tensor, by: By = "logits") -> Tensor:
-    """Return the log-probabilities of the ensemble, (rows, classes).
+    """The log-probabilities of the ensemble, (rows, classes).
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def predicted(logits: Tensor, by: By = "logits") -> Tensor:
 
 
 def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the fraction of rows whose most likely class is correct.
+    """The fraction of samples whose most likely class is correct.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over rows of -log p(target).
+    """The mean over rows of -log p(target).
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tenso
 
 
 def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BINS) -> Tensor:
-    """Return the expected calibration error of one predictor: sum over bins of rows / n |accuracy - confidence|.
+    """The expected calibration error of one predictor: sum over bins of rows / n |accuracy - confidence|.
 
     Bins are of equal width in the largest probability, open below and closed above (Guo et al. 2017, Eq. 3).
 
@@ -300,7 +300,7 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
 
 
 def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tensor:
-    """Return the ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
+    """The ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
 
     Theisen et al. 2023; Lu et al. 2024, Eq. 4. NaN if no member makes an error.
 
@@ -326,7 +326,7 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
 
 
 def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Kind = "plug-in") -> Estimate:
-    """Return a statistic of all members with its jackknife error; NaN where it is undefined.
+    """A statistic of all members with its jackknife error; NaN where it is undefined.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ SCORES = (*(f"{prefix}{name}" for name in OF_PREDICTOR for prefix in ("member_",
 
 
 def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, Estimate]:
-    """Return all scores of an ensemble by name, as in the table of docs/ensembles.md.
+    """All scores of an ensemble by name, as in the table of docs/ensembles.md.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ class Strategy:
     averages: bool = False
 
     def weights(self, config: Config) -> Weights:
-        """Return which of a member's weights predict."""
+        """Which of a member's weights predict."""
         if not self.averages:
             return "last"
         return "swa" if config.swa is not None else "ema"

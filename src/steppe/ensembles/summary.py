@@ -25,7 +25,7 @@ from .scores import MATRICES, OF_PREDICTOR, By, scored
 
 
 def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
-    """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
+    """The logits of every model on every row, on the CPU; models run in evaluation mode.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Predictors:
         return cls(trained, models, moved(data_of(config), device))
 
     def predictions(self, rows: Iterable[Dataset]) -> tuple[Tensor, Tensor]:
-        """Return the members' logits on all sets of rows together, and the targets."""
+        """The members' logits on all sets of rows together, and the targets."""
         task = self.trained.runs[0].task
         return together((logits(self.models, part, task), part.targets.cpu()) for part in rows)
 
@@ -108,7 +108,7 @@ class Predictors:
         return None if corrupted is None else corrupted.source
 
     def under_corruptions(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Return predictions by severity, over the test rows under all corruptions of the configuration."""
+        """Predictions by severity, over the test rows under all corruptions of the configuration."""
         corrupted = corrupted_test(self.trained.config, self.splits.test)
         if corrupted is None:
             return {}
@@ -118,7 +118,7 @@ class Predictors:
         }
 
     def measured(self, names: Sequence[str]) -> list[Results]:
-        """Return measures of every member, all on the same training rows; Ctrl-C raises KeyboardInterrupt."""
+        """Measures of every member, all on the same training rows; Ctrl-C raises KeyboardInterrupt."""
         results = []
         for run, model in zip(self.trained.runs, self.models, strict=True):
             objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
@@ -200,7 +200,7 @@ class Report:
     validation: Mapping[str, Estimate] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as JSON types, except that numbers may be NaN or infinite."""
+        """All values as JSON types, except that numbers may be NaN or infinite."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -270,7 +270,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str | None = None) ->
 
 
 def averaged(reports: Sequence[Report]) -> Report:
-    """Return the means over ensembles that differ by their seeds only, with standard errors over ensembles.
+    """The means over ensembles that differ by their seeds only, with standard errors over ensembles.
 
     Parameters
     ----------

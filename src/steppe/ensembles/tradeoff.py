@@ -36,7 +36,7 @@ def by_strategy(reports: Iterable[Report]) -> dict[str, list[Report]]:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """Return the slope of log y over log x by least squares, with its standard error (points - 2 degrees of freedom).
+    """The slope of log y over log x by least squares, with its standard error (points - 2 degrees of freedom).
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def sharpness_of(report: Report) -> Estimate:
 
 
 def slopes(series: Series, diversity: str = "der", rows: str = "test") -> dict[str, Estimate]:
-    """Return the slope of every series over its ensembles.
+    """The slope of every series over its ensembles.
 
     Parameters
     ----------

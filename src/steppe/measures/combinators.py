@@ -158,7 +158,7 @@ class OnNormalisedLogits(Measure):
 
 @dataclass(frozen=True)
 class OnData(Measure):
-    """A measure on other rows, in other batches or in another precision than the objective that it is measured with.
+    """A measure on other samples, in other batches or in another precision than the objective that it is measured with.
 
     Alone it changes batches and precision. `rows` and `count` need the data of a run: `measure_objective` takes them
     from its argument `on`.

@@ -35,12 +35,12 @@ HELD = 2**25, 2**28  # numbers in the gradients that vmap holds at once, on a CP
 
 
 def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | None = None) -> Tensor:
-    """The squared gradient norm of every row, by which SharpBalance chooses rows (Lu et al. 2024).
+    """The squared gradient norm of every sample, by which SharpBalance chooses samples (Lu et al. 2024).
 
     Parameters
     ----------
     objective
-        The loss and the data. Row j counts with the loss l_j that it has as a batch of one.
+        The loss and the data. Sample j counts with the loss l_j that it has as a batch of one.
     way
         "ghost" computes the norms from layer inputs in one backward pass and holds no row's gradient; "vmap" takes the
         gradients of `chunk` rows at once; "rows" takes one after the other and works for any model. None takes the
@@ -75,9 +75,9 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
 )  # fmt: skip
 @dataclass(frozen=True)
 class FisherTrace(Measure):
-    """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows.
+    """The mean of ||grad l_j||^2 over samples: the trace of the empirical Fisher matrix, with its error over samples.
 
-    Rows are weighted by the objective's `weight` of each as a batch of one; rows of weight 0 are left out.
+    Samples are weighted by the objective's `weight` of each as a batch of one; those of weight 0 are left out.
 
     Parameters
     ----------

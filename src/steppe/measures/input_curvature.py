@@ -71,7 +71,7 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
 )  # fmt: skip
 @dataclass(frozen=True)
 class InputCurvature(Measure):
-    """The mean over rows of tr H^power, H the Hessian of a row's loss with respect to its input.
+    """The mean over samples of tr H^power, H the Hessian of a sample's loss with respect to its input.
 
     tr H is estimated by v'Hv, and tr H^2, the curvature of Garg and Roy (2023), by ||Hv||^2, with random signs v.
 
@@ -80,7 +80,7 @@ class InputCurvature(Measure):
     power
         1 for the trace, 2 for the squared Frobenius norm.
     draws
-        Random vectors per row. The error is over rows and contains the noise of the draws.
+        Random vectors per sample. The error is over samples and contains the noise of the draws.
 
     Examples
     --------

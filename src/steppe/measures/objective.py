@@ -51,7 +51,7 @@ class Objective:
     model
         Any module. It is never changed.
     loss_fn
-        `loss_fn(output, target)` returns the mean loss of a batch, or one loss per row. Losses of torch may also be
+        `loss_fn(output, target)` returns the mean loss of a batch, or one loss per sample. Losses of torch may also be
         sums, ignore targets and weigh classes.
     batches
         Tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once.
@@ -60,10 +60,10 @@ class Objective:
         whose `labels` are the targets and whose other entries are arguments of the model.
     weight
         The weight of a batch in the mean: a function of the batch, or one number for all. None takes what a loss of
-        torch divides by (sums are added up), and the rows for any other loss, which has to be a mean over rows: this
-        is checked on every batch. Batches of weight 0, such as those whose targets are all ignored, are left out.
+        torch divides by (sums are added up), and the samples for any other loss, which has to be a mean over samples:
+        this is checked on every batch. Batches of weight 0, such as those whose targets are all ignored, are left out.
     m
-        Regroups the data into batches of m rows.
+        Regroups the data into batches of m samples.
     only
         Names or patterns, such as "layer4.*", of the parameters that move.
     statistics
@@ -122,8 +122,8 @@ class Objective:
             vars(self).update(first=self.workers.rank, stride=self.workers.count)
 
     def __repr__(self) -> str:
-        loss = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__)
-        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} rows in {len(self.batches)} batches)"
+        loss, n = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__), len(self.batches)
+        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} samples, {n} batch{'es' * (n > 1)})"
 
     @property
     def workers(self) -> Workers:
@@ -354,7 +354,7 @@ def objective(
         As in `Objective`. None: batches are dictionaries, and the loss is `model(**batch).loss`.
     weight
         As in `Objective`; "tokens" counts labels that are not -100, for losses that ignore these: `labels` of a
-        dictionary, or the second of a pair. If the loss does not depend on the first label of a row, as in causal
+        dictionary, or the second of a pair. If the loss does not depend on the first label of a sequence, as in causal
         language models, that one does not count.
     **options
         Other arguments of `Objective`.

@@ -111,7 +111,7 @@ def caption(drawn: Slice | Path | Sequence[Slice], names: Sequence[str] = ()) ->
     if len(slices) == 1:
         return "; ".join([*_radius(slices, labels), *_about(slices[0], drawn)]) + "."
     each = [f"{label}: {'; '.join(_about(one, one))}" for label, one in zip(labels, slices, strict=True)]
-    return ". ".join(["; ".join([*_radius(slices, labels), "one scale for all"]), *each]) + "."
+    return ".\n".join(["; ".join([*_radius(slices, labels), "one scale for all"]), *each]) + "."
 
 
 def _radius(slices: Sequence[Slice], labels: Sequence[str]) -> list[str]:
@@ -171,6 +171,11 @@ def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: Vi
     kind = "scene" if plane and view == "surface" else "xy"
     titles = [shorten(name, 60, placeholder=" ...") for name in names[:panels]] if panels > 1 else []
     fig = make_subplots(1, panels, specs=[[{"type": kind}] * panels], horizontal_spacing=GAP, subplot_titles=titles)
+    for k, title in enumerate(fig.layout.annotations):  # each stays above its panel, where pages stack these too
+        n = k + 1 if k else ""
+        title.update(
+            {"name": f"scene {k}"} if kind == "scene" else {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0.5}
+        )
     fig.update_layout(font={"size": 15}, legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"})
     fig.update_xaxes(ticks="outside").update_yaxes(ticks="outside")
     if isinstance(drawn, Path):
@@ -312,8 +317,11 @@ def _contours(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
                 marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
             )  # fmt: skip
         _mark(fig, grid, None, place, legend=len(slices) == 1)
-        fig.update_xaxes(title=_axis([grid], 0), range=[x.min(), x.max()], zeroline=False, **place)
-        fig.update_yaxes(title=_axis([grid], 1), range=[y.min(), y.max()], zeroline=False, **place)
+        fig.update_xaxes(title=_axis([grid], 0), range=[x.min(), x.max()], zeroline=False, constrain="domain", **place)
+        fig.update_yaxes(  # equal units on both axes: a circle is a circle
+            title=_axis([grid], 1), range=[y.min(), y.max()], zeroline=False, constrain="domain",
+            constraintoward="top", scaleanchor=f"x{k + 1 if k else ''}", **place,
+        )  # fmt: skip
 
 
 def _surfaces(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:

@@ -84,6 +84,8 @@ class Results(Mapping[str, Estimate]):
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
+        if name not in self.estimates:
+            raise KeyError(f"{name} was not measured: there are {', '.join(self.estimates) or 'no estimates'}")
         return self.estimates[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -93,7 +95,7 @@ class Results(Mapping[str, Estimate]):
         return len(self.estimates)
 
     def table(self) -> Any:
-        """A table for rich consoles with one row per measure: value, error, kind, cost and time."""
+        """A table for rich consoles, with one row per measure: value, error, kind, cost and time."""
         return table(HEADS, self._rows(), right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -110,7 +112,9 @@ class Results(Mapping[str, Estimate]):
         """The table, for notebooks."""
 
         def cells(tag: str, row: tuple[str, ...]) -> str:
-            return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in row)}</tr>"
+            sides = ("left" if head in ("measure", "kind", "cost") else "right" for head in HEADS)
+            texts = (f'<{tag} style="text-align: {s}">{escape(t)}</{tag}>' for s, t in zip(sides, row, strict=True))
+            return f"<tr>{''.join(texts)}</tr>"
 
         body = "".join(cells("td", row) for row in self._rows())
         caption = f'<caption style="caption-side: bottom">{escape(self._total())}</caption>'

@@ -20,7 +20,7 @@ from .objective import Objective
 from .registration import MAGNITUDE, PRODUCTS, register
 
 
-@register("loss", kind="exact", cost="1 loss", label="loss on the measured rows", does="the mean loss")
+@register("loss", kind="exact", cost="1 loss", label="loss on the measured samples", does="the mean loss")
 @dataclass(frozen=True)
 class Loss(Measure):
     """The mean loss.

@@ -22,7 +22,7 @@ def _held_out(held_out: bool, **run: int) -> dict[str, None]:
 
 @register(
     "agnostic-sam",
-    does="up on training samples, down on held-out ones",
+    does="SAM that climbs on training samples and descends on held-out ones",
     passes="3 if simple else 4",
     paper="Nguyen et al. 2024",
     in_run=_held_out,
@@ -34,13 +34,14 @@ class AgnosticSAM(Method):
     Parameters
     ----------
     rho
-        The radius of the ascent on the training rows B_t. Default: section 4.1, CIFAR-10.
+        The radius of the ascent on the training samples B_t. Default: section 4.1, CIFAR-10.
     held_out_rho
-        The radius of the ascent on the held-out rows B_v. Defaults to half of rho: section 4.1, rho_1 = 2 rho_2 in all
-        experiments.
+        The radius of the ascent on the held-out samples B_v. Defaults to half of rho: section 4.1, rho_1 = 2 rho_2 in
+        all experiments.
     share
-        The fraction of each batch that becomes B_t; the other rows are B_v. Default: section 3.3. With None the batch
-        is B_t, and B_v is the caller's held-out data: `opt.step(closure, held_out=...)`, or `pass_.held_out` in a loop.
+        The fraction of each batch that becomes B_t; the other samples are B_v. Default: section 3.3. With None the
+        batch is B_t, and B_v is the caller's held-out data: `opt.step(closure, held_out=...)`, or `pass_.held_out` in a
+        loop.
     simple
         Whether to use w_v = w, the "simpler" version of section 5.1.
 

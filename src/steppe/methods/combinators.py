@@ -85,14 +85,14 @@ class Wrapper(Method, Protocol):
 
 @dataclass(frozen=True)
 class PerPart(Wrapper):
-    """m-sharpness in a batch: `method` on each part of it, averaged by rows (Foret et al. 2021, section 4.1).
+    """m-sharpness in a batch: `method` on each part of it, averaged by samples (Foret et al. 2021, section 4.1).
 
     Parameters
     ----------
     method
         A method without slots.
     parts
-        The number of parts, whose sizes differ by at most one row.
+        The number of parts, whose sizes differ by at most one sample.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def _m_sam(rho: NonNegative = 0.05, parts: Count = 2, over_workers: bool = False
     rho
         The radius. Default: Foret et al. 2021, section 3.1.
     parts
-        The number of parts, whose sizes differ by at most one row.
+        The number of parts, whose sizes differ by at most one sample.
     over_workers
         Whether the parts are the batches of the workers.
 

@@ -19,13 +19,13 @@ from .registry import register
 
 @register(
     "esam",
-    does="SAM on some tensors and the samples hit hardest",
+    does="SAM that moves random tensors, and descends on the samples whose loss rises most",
     passes="3 if gamma < 1 else 2",
     paper="Du et al. 2022",
 )
 @dataclass(frozen=True)
 class ESAM(Method):
-    """SAM that moves each tensor with probability beta, by 1 / beta as far, and descends on part of the rows.
+    """SAM that moves each tensor with probability beta, 1 / beta as far, and descends on part of the samples.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class ESAM(Method):
     beta
         The probability that a tensor moves. Default: Du et al. 2022, released script.
     gamma
-        The fraction of rows whose loss increases most, on which it descends. Default: Du et al. 2022, released script.
-        Below 1 it needs one loss per row, `pass_.backward(losses)` with reduction="none", and one more forward pass.
+        The fraction of samples whose loss rises most, on which it descends. Default: Du et al. 2022, released script.
+        Below 1 it needs one loss per sample, `pass_.backward(losses)` with reduction="none", and one more forward pass.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from .registry import register
 
 @register(
     "friendly-sam",
-    does="SAM without the ascent along the mean gradient of the last steps",
+    does="SAM that leaves the mean gradient of the last steps out of its ascent",
     passes="2",
     paper="Li et al. 2024 (CVPR)",
 )

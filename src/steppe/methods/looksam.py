@@ -14,7 +14,7 @@ from .registry import register
 
 @register(
     "looksam",
-    does="SAM every few steps, its effect reused in between",
+    does="SAM every few steps, with its effect reused in between",
     passes="1; every k steps 2",
     paper="Liu et al. 2022 (CVPR)",
 )

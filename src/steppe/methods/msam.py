@@ -11,7 +11,7 @@ from .registry import register
 
 @register(
     "msam",
-    does="the gradient ahead of the momentum",
+    does="the gradient at a point ahead, in the direction of the momentum",
     passes="1",
     paper="Becker et al. 2024",
     needs_momentum=True,

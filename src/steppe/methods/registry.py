@@ -178,7 +178,7 @@ def accepted_options(name: str) -> list[str]:
     if not isinstance(name, str):
         raise TypeError(
             f"a method is named by a string such as 'sam', not by {described(name)}: write steppe.build('sam', base), "
-            "or SharpnessAware(base, SAM()) with a method that you made"
+            "or SharpnessAware(base, SAM()) with a method that you made; steppe.register gives one a name"
         )
     if name not in METHODS:
         raise ValueError(unknown("method", name, METHODS))

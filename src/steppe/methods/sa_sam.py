@@ -69,7 +69,7 @@ def step_size(context: Context) -> Tensor:
 
 @register(
     "sa-sam",
-    does="SAM whose step size follows the local smoothness, and its radius the step size",
+    does="SAM that takes its step size from the local smoothness, and its radius from the step size",
     passes="3; first step 2",
     paper="Naganuma et al. 2024",
     run={"lr": 1e-3, "momentum": 0.0},  # Algorithm 1; Remark 1: a small first step, from the grid of section 3
@@ -128,7 +128,7 @@ class SASAM(Adaptive):
 
 @register(
     "sa-sgd",
-    does="the step size of SA-SAM without the ascent",
+    does="the base optimizer with the step size of SA-SAM",
     passes="2; first step 1",
     paper="Naganuma et al. 2024",
     run={"lr": 1e-3, "momentum": 0.0},

@@ -11,7 +11,7 @@ from ..core.probe import Context, Method, Plan, Probe, always
 from .registry import register
 
 
-@register("none", does="nothing: the base optimizer itself", passes="1")
+@register("none", does="the base optimizer alone", passes="1")
 @dataclass(frozen=True)
 class Plain(Method):
     """The gradient at the weights, as the base optimizer alone uses it.
@@ -82,8 +82,7 @@ def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> As
 
 @register(
     "sam",
-    does="the gradient at the top of a ball, for any p-norm; several ascent steps, un-normalised, "
-    "weight decay in the ascent on request",
+    does="the gradient at the top of a ball around the weights",
     passes="1 + steps",
     paper="Foret et al. 2021",
 )
@@ -111,7 +110,7 @@ def _sam(
 
 @register(
     "asam",
-    does="SAM in a ball that scales with each weight, or each filter",
+    does="SAM in a ball that scales with each weight or filter",
     passes="1 + steps",
     paper="Kwon et al. 2021",
 )

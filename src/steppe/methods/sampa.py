@@ -12,7 +12,7 @@ from .registry import register
 
 @register(
     "sampa",
-    does="SAM along the gradient that the step before took ahead of itself",
+    does="SAM that ascends along a gradient that the previous step took ahead of itself",
     passes="2; first step 3",
     paper="Xie et al. 2024",
 )

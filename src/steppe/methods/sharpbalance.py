@@ -15,12 +15,12 @@ from .sam import SAM
 
 @dataclass(frozen=True)
 class SharpBalance(Wrapper):
-    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp rows) / |B|, from a mask: `opt.step(closure, mask=sharp)`.
+    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp samples) / |B|, from a mask: `opt.step(closure, mask=sharp)`.
 
     Parameters
     ----------
     method
-        The method on the sharp rows. Default: SAM with rho = 0.2, as in the released scripts.
+        The method on the sharp samples. Default: SAM with rho = 0.2, as in the released scripts.
 
     References
     ----------
@@ -77,7 +77,9 @@ class OnSomeRows(Wrapper):
         return self.method.plan(context) if context.mask is None else SharpBalance(self.method).plan(context)
 
 
-@register("sharpbalance", does="SAM on the samples of a mask, plain on the others", passes="3", paper="Lu et al. 2024")
+@register(
+    "sharpbalance", does="SAM on the samples of a mask, plain steps on the others", passes="3", paper="Lu et al. 2024"
+)
 def _sharpbalance(rho: NonNegative = 0.2) -> Method:
     """SharpBalance with SAM on the sharp rows.
 

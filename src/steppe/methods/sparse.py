@@ -23,7 +23,7 @@ ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code 
 
 @register(
     "ssam-f",
-    does="SAM on the weights of largest Fisher information",
+    does="SAM that moves only the weights with the largest Fisher information",
     passes="2; every every steps 2 + samples",
     paper="Mi et al. 2022",
     in_run=lambda per_epoch, **_: {"every": per_epoch},  # a new mask every epoch, as in the papers' runs
@@ -39,7 +39,7 @@ class FisherSparseSAM(Method):
     sparsity
         The fraction of weights that do not move. Default: universal-SAM paper, section 4.
     samples
-        The number of rows whose gradients decide. Default: universal-SAM paper, section 4.
+        The number of samples whose gradients decide. Default: universal-SAM paper, section 4.
     every
         The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
 
@@ -49,7 +49,7 @@ class FisherSparseSAM(Method):
 
     Examples
     --------
-    A step that renews the mask reads the gradients of 16 rows, the others do not:
+    A step that renews the mask reads the gradients of 16 samples, the others do not:
 
     >>> steppe.METHODS["ssam-f"].usual_passes()
     '2; every 391 steps 18'
@@ -83,7 +83,7 @@ class FisherSparseSAM(Method):
 
 @register(
     "ssam-d",
-    does="SAM on a mask that drops flat weights and grows others",
+    does="SAM that moves only the weights in a mask, which drops flat ones and grows others",
     passes="2",
     paper="Mi et al. 2022",
     in_run=lambda per_epoch, steps, **_: {"every": per_epoch, "steps": steps},  # the renewed share falls over the run

@@ -85,7 +85,7 @@ class UniversalSAM(Method):
             return torch.autograd.grad(objective, x)[0]
 
 
-@register("trace-sam", does="towards a small trace of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
+@register("trace-sam", does="penalises the trace of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
 def TraceSAM(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, triple: TripleLike = TRACE) -> UniversalSAM:
     """Trace-SAM, which penalizes the trace of the Hessian (universal-SAM paper, Algorithm 2).
 
@@ -113,7 +113,7 @@ def TraceSAM(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, tripl
 
 @register(
     "frob-sam",
-    does="towards a small Frobenius norm of the Hessian",
+    does="penalises the Frobenius norm of the Hessian",
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
@@ -144,7 +144,7 @@ def FrobSAM(
     return UniversalSAM(triple, rho, n, strength)
 
 
-@register("det-sam", does="towards a small determinant of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
+@register("det-sam", does="penalises the determinant of the Hessian", passes="1 + n", paper="Tahmasebi et al. 2024")
 def DetSAM(
     rho: NonNegative = 1.0,
     n: Count = 1,
@@ -182,7 +182,7 @@ def DetSAM(
 
 @register(
     "universal-sam",
-    does="any functional of the Hessian given as (phi, psi, mu)",
+    does="penalises any functional of the Hessian given as (phi, psi, mu)",
     passes="1 + n * len(triple.laws)",
     paper="Tahmasebi et al. 2024",
 )

@@ -12,7 +12,7 @@ from .registry import register
 
 @register(
     "vasso",
-    does="SAM with the ascent along the mean gradient of the last steps",
+    does="SAM that ascends along the mean gradient of the last steps",
     passes="2",
     paper="Li & Giannakis 2023",
 )

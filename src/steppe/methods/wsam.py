@@ -12,7 +12,7 @@ from .registry import register
 
 @register(
     "wsam",
-    does="the loss and its sharpness, each with a weight; the sharpness beside the base optimizer",
+    does="SAM with a weight on the sharpness, which is applied beside the base optimizer",
     passes="2",
     paper="Yue et al. 2023",
 )

@@ -22,7 +22,7 @@ class Architecture:
     Parameters
     ----------
     make
-        Builds the model from the shape of a row, the number of outputs, and options.
+        Builds the model from the shape of a sample, the number of outputs, and options.
     about
         One line for `steppe models`.
     fixed
@@ -103,7 +103,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
     name
         A name in `MODELS`, or `package.module:factory` for a user's own model.
     shape
-        The shape of one row of data, such as (3, 32, 32).
+        The shape of one sample, such as (3, 32, 32).
     outputs
         The number of outputs.
     **options

@@ -25,7 +25,7 @@ ENGINE_OPTIONS = tuple(
 
 
 def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
-    """`SharpnessAware` around `base` with the method of that name.
+    """`SharpnessAware` around `base`, with the method of that name.
 
     Parameters
     ----------
@@ -59,6 +59,10 @@ def from_parameters(
         raise TypeError(
             "optimizer takes parameters and makes the base optimizer itself: to wrap one that you have, write "
             "steppe.sam(base, rho=0.05) or steppe.build(method, base)"
+        )
+    if isinstance(params, str):
+        raise TypeError(
+            "parameters come first: steppe.optimizer(model.parameters(), base=torch.optim.SGD, method='sam', lr=0.1)"
         )
     make_base = _base_of(base)
     of_engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}

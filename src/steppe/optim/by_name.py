@@ -19,7 +19,7 @@ from .engine import SharpnessAware
 
 
 class optimizer(Optimizer):  # noqa: N801  (called as a function; Lightning's CLI and the like ask for a class)
-    """`SharpnessAware` from parameters, as configurations, registries and Lightning's CLI make optimizers.
+    """`SharpnessAware` from parameters and options, for configurations, registries and Lightning's CLI.
 
     Parameters
     ----------

@@ -163,7 +163,7 @@ class SharpnessAware(Optimizer):
 
     @property
     def first_step(self) -> NoReturn:
-        """Raises: a step has any number of passes, not two halves."""
+        """Raises, because a step has any number of passes, not two halves."""
         raise AttributeError(misuse.NO_FIRST_STEP)
 
     second_step = first_step
@@ -206,7 +206,7 @@ class SharpnessAware(Optimizer):
         held_out
             A closure for held-out data, for methods that use them.
         mask
-            A bool tensor over the rows of the batch, for methods that treat some rows in another way.
+            A bool tensor over the samples of the batch, for methods that treat some of them in another way.
 
         """
         if torch.compiler.is_compiling() or callable(_frame_callback()):
@@ -258,7 +258,7 @@ class SharpnessAware(Optimizer):
         accumulate
             Whether to add it to the gradient that is there, as a plain backward pass would.
         mask
-            A bool tensor over the rows of the batch, for methods that treat some rows in another way.
+            A bool tensor over the samples of the batch, for methods that treat some of them in another way.
 
         """
         if "base" not in vars(self):

@@ -74,6 +74,14 @@ def unplanned(method: str, ended: bool) -> RuntimeError:
     )
 
 
+def wrong_plan(method: object, returned: object, gradient: bool) -> TypeError:
+    """The error for a `plan` that is no generator, or that returns no gradient."""
+    what = f"plan of {type(method).__name__} returned {returned if returned is None else described(returned)}"
+    if gradient:
+        return TypeError(f"{what}: it has to return the gradient for the base optimizer, as in `return here.grad`")
+    return TypeError(f"{what} and yielded no Probe: write `here = yield steppe.Probe()` for a loss and its gradient")
+
+
 COMPILED = (
     "torch.compile was applied to a whole sharpness-aware step, whose passes it cannot follow: compile the model, "
     "torch.compile(model), or steps on a GPU by steppe.capture(opt, loss_fn, model, batch, compile=True)"
@@ -92,14 +100,16 @@ NO_ACCUMULATION = (
 
 def check_base(base: Any) -> None:
     """Only a first-order torch optimizer can be the base."""
-    example = "SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method)"
+    example = (
+        "steppe.sam(base) or SharpnessAware(base, method), with base = torch.optim.SGD(model.parameters(), lr=0.1)"
+    )
     if isinstance(base, LBFGS) or hasattr(base, "passes"):
         raise TypeError(
             f"{type(base).__name__} cannot be the base: it evaluates the closure at points of its own, and a "
             "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
         )
     if isinstance(base, type):
-        raise TypeError(f"base must be an optimizer instance, not the class {base.__name__}: {example}")
+        raise TypeError(f"base must be an optimizer instance, not the class {base.__name__}: write {example}")
     if not isinstance(base, Optimizer):
         swapped = ", and the method comes second" if hasattr(base, "plan") else ""
         raise TypeError(f"the base is a torch optimizer, not {described(base)}{swapped}: write {example}")

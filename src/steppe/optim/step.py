@@ -17,7 +17,7 @@ from ..core.vector import Vector
 from .base import Gradients, OptimizerContext, interrupts_deferred, mark_left
 from .finite import enabled, is_scaled, nonfinite, nonfinite_flag, report_overflow
 from .forward_state import Noise
-from .misuse import INFERENCE_MODE, SCALED_TWICE, warn_of_unreachable_statistics
+from .misuse import INFERENCE_MODE, SCALED_TWICE, warn_of_unreachable_statistics, wrong_plan
 from .report import Report
 from .weights import maximizes, warn_of_rounding
 
@@ -48,14 +48,14 @@ class Pass:
         self.partial = probe.rows is not whole and not self.held_out
 
     def rows(self, *tensors: Any) -> Any:
-        """The rows of the batch that this pass is on: `x, y = pass_.rows(x, y)`."""
+        """The samples of the batch that this pass is on: `x, y = pass_.rows(x, y)`."""
         picked, batch = select(self.probe.rows, tensors)
         if not self.held_out:
             self.batch = batch if self.batch is None else self.batch + batch
         return picked
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradient of a loss, or of its mean if it has one number per row."""
+        """Adds the gradient of a loss, or of its mean if it has one number per sample."""
         if self.scaler is not None and is_scaled(loss, self.scaler):
             raise RuntimeError(SCALED_TWICE)
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
@@ -180,12 +180,16 @@ class Step:
     def _run_plan(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction, with gradients off."""
         plan, pass_ = self.engine.method.plan(self.context), None
+        if not hasattr(plan, "send"):
+            raise wrong_plan(self.engine.method, plan, gradient=False)
         while True:
             torch.set_grad_enabled(False)  # no block: a loop that is collected would end it in the middle of other code
             try:
                 probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+                if not isinstance(done.value, Vector):
+                    raise wrong_plan(self.engine.method, done.value, gradient=True) from None
+                return done.value
             if self._count:
                 self.state.next_pass()
             unchecked = not self._count and self.engine.checked != self.state.walked

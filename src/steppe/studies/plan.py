@@ -30,20 +30,20 @@ class Target(NamedTuple):
 
 
 TARGETS = {
-    "test_error": Target("test error", "share of wrong answers on test rows"),
-    "test_loss": Target("test loss", "mean loss on test rows"),
+    "test_error": Target("test error", "share of wrong answers on test samples"),
+    "test_loss": Target("test loss", "mean loss on test samples"),
     "gap": Target("generalisation gap", "test error minus training error"),
     "loss_gap": Target("gap of the losses", "test loss minus training loss"),
     "corrupted_error": Target(
-        "error on corrupted rows", "share of wrong answers on corrupted test rows", "corruptions"
+        "error on corrupted samples", "share of wrong answers on corrupted test samples", "corruptions"
     ),
-    "validation_error": Target("validation error", "share of wrong answers on validation rows", "validation"),
-    "validation_loss": Target("validation loss", "mean loss on validation rows", "validation"),
+    "validation_error": Target("validation error", "share of wrong answers on validation samples", "validation"),
+    "validation_loss": Target("validation loss", "mean loss on validation samples", "validation"),
     "train_error": Target(
-        "training error", "share of wrong answers on training rows, with the final weights and without augmentation"
+        "training error", "share of wrong answers on training samples, with the final weights and without augmentation"
     ),
     "train_loss": Target(
-        "training loss", "mean loss on training rows, with the final weights and without augmentation"
+        "training loss", "mean loss on training samples, with the final weights and without augmentation"
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,15 @@ class StudyResult:
     report: Path | None = None
     stopped: str = ""
     tables: Sequence[Summary] = ()
+
+    def __repr__(self) -> str:
+        """One line, for interactive use."""
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"StudyResult({self.folder}: {self.done} of {self.planned} runs{failed})"
+
+    def _repr_html_(self) -> str:
+        """The findings in sentences, for notebooks."""
+        return "".join(f"<p>{escape(text)}</p>" for text in (repr(self), *self.words))
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""

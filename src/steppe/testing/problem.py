@@ -59,7 +59,7 @@ class Case:
         return self.make(**{**self.options, **options})
 
     def passes(self, step: int) -> int:
-        """Return the number of passes of a step, counted."""
+        """The number of passes of a step, counted."""
         if step not in self._counted:
             run = Run(self)
             for i in range(step + 1):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,6 +188,17 @@ class Run:
     named: str | None = None
     trust: bool = False
 
+    def __repr__(self) -> str:
+        """One line, for interactive use."""
+        config, done = self.config, "finished" if self.finished else f"{len(self.records)} records so far"
+        return f"Run({self.path}: {config.method} on {config.data} with {config.model}, {done})"
+
+    def _repr_html_(self) -> str:
+        """The numbers of the last record, for notebooks."""
+        numbers = [(k, v) for k, v in (self.records or [{}])[-1].items() if isinstance(v, int | float)]
+        rows = "".join(f"<tr><td>{escape(k)}</td><td>{v:.6g}</td></tr>" for k, v in numbers)
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
+
     @property
     def result(self) -> Record:
         """The last record."""
@@ -195,7 +207,7 @@ class Run:
         return self.records[-1]
 
     def weights(self, which: Weights = "last") -> dict[str, Tensor]:
-        """Return the model's state dict: the last weights, or an average along the run."""
+        """The model's state dict: the last weights, or an average along the run."""
         if which == "last" and (self.path / WEIGHTS).exists():
             return checkpoint.read_weights(self.path)
         done = checkpoint.read_header(self.path)
@@ -221,14 +233,14 @@ class Run:
         check_trusted(self.path / RUN, self.config.model, self.named, self.trust)
 
     def model(self, which: Weights = "last") -> nn.Module:
-        """Return the model with trained weights, on the CPU and in evaluation mode."""
+        """The model with trained weights, on the CPU and in evaluation mode."""
         self.check_trusted()
         model = model_of(self.config, self.task.shape, self.task.outputs)
         model.load_state_dict(self.weights(which))
         return model.eval()
 
     def data(self) -> Splits:
-        """Return the rows as in training: subsets, label noise and parts set aside included."""
+        """The rows as in training: subsets, label noise and parts set aside included."""
         return data_of(self.config)
 
     def objective(
@@ -238,7 +250,7 @@ class Run:
         rows: int | None = None,
         model: nn.Module | None = None,
     ) -> Objective:
-        """Return the training loss as an objective for measures, without augmentation and label smoothing.
+        """The training loss as an objective for measures, without augmentation and label smoothing.
 
         Parameters
         ----------

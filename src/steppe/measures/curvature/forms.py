@@ -124,9 +124,9 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
 
 
 def empirical_fisher(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
-    """The mean of g g' over rows, with g the gradient of a row's loss: its trace is `FisherTrace`.
+    """The mean of g g' over samples, with g the gradient of a sample's loss: its trace is `FisherTrace`.
 
-    Rows are weighted as in the mean loss; a sum over rows gives the sum.
+    Samples are weighted as in the mean loss; a sum over samples gives the sum.
 
     Parameters
     ----------

@@ -267,7 +267,7 @@ def _making(store: Store, pool: Pool, study: Mapping[str, Any], swept: Sequence[
         ("runs that count", ", ".join([share, *without, which])),
         ("groups", ", ".join(dict.fromkeys(name for run in pool.planned.runs for name in run.groups)) or "none"),
         ("errors", "one standard error; for measures, from independent draws"),
-        ("costs", "passes over the measured rows: losses (forward only), gradients, Hessian-vector products"),
+        ("costs", "passes over the measured samples: losses (forward only), gradients, Hessian-vector products"),
     ]
     versions = [", ".join(f"{name} {version}" for name, version in one.items()) for one in store.versions() if one]
     labels = [f"versions {i}" for i in range(1, len(versions) + 1)] if len(versions) > 1 else ["versions"]

@@ -223,7 +223,7 @@ function drawContest() {
 
 function methodRule() {
   const { level, tests } = state.data.findings;
-  return `Points are mean differences, lines 95 % intervals over configurations, shared seeds and stored test rows. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
+  return `Points are mean differences, lines 95 % intervals over configurations, shared seeds and stored test samples. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
     + ` “no relevant difference” needs the same of a test that the difference is ${digits(100 * state.data.findings.relevant_difference)} % of the reference or more, and an interval with zero; everything else`
     + " is “cannot tell”. The detectable difference is the smallest that these pairs show with 80 % power.";
 }

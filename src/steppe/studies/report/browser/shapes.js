@@ -224,7 +224,7 @@ function drawEnsembleTable() {
 function drawEnsembleCaption() {
   const fitted = kinds().map((kind) => [kind, slopeOf(kind)]).filter(([, s]) => s);
   const slopes = fitted.map(([kind, s]) => `${kind ? `${kind} ` : ""}${minus(s.slope.toFixed(2))}${isNumber(s.low) ? ` (${minus(s.low.toFixed(2))} to ${minus(s.high.toFixed(2))}, n = ${s.n})` : ` (n = ${s.n})`}`);
-  byId("ensembles-caption").textContent = "Each point is an ensemble of runs that differ in their seed only: the mean of each measure over its members, and the ensemble's scores on the test rows. Error bars are one standard error over members."
+  byId("ensembles-caption").textContent = "Each point is an ensemble of runs that differ in their seed only: the mean of each measure over its members, and the ensemble's scores on the test samples. Error bars are one standard error over members."
     + (slopes.length ? ` Dashed lines: least squares on logarithms, with slope ${slopes.join(", ")}; in brackets the 95 % interval.` : "");
 }
 
