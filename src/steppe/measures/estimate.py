@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite, nan, sqrt
@@ -58,7 +59,9 @@ class Measure(Protocol):
         if isinstance(objective, nn.Module):
             raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
         with session(objective.model, objective.statistics):
-            return last(with_cost(self.running(objective, seed), objective))
+            before = objective.spent()
+            found = last(self.running(objective, seed))
+            return replace(found, cost=objective.spent() - before)
 
 
 def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
@@ -72,8 +75,10 @@ def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[E
 
 def last(estimates: Iterator[Estimate]) -> Estimate:
     """The last of the estimates that a measure yields."""
-    *_, final = estimates
-    return final
+    kept = deque(estimates, maxlen=1)
+    if not kept:
+        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
+    return kept.pop()
 
 
 def mean(draws: Tensor) -> Tensor:
