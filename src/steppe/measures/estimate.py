@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.estimate import Cost, Estimate, Kind
+from ..core.fields import check_fields
 from .session import session
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def check_finite(loss: float, where: str = "at the weights themselves") -> None:
 class Measure(Protocol):
     """A definition of sharpness: maps an objective to an estimate.
 
+    The fields of a measure that is a dataclass are checked against their annotations, as those of a method are.
+
     Examples
     --------
     >>> model = nn.Linear(2, 1, bias=False)
@@ -49,6 +52,9 @@ class Measure(Protocol):
     2 (exact)
 
     """
+
+    def __post_init__(self) -> None:
+        check_fields(self, tensors=True)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         """Yield better and better estimates, without their cost; the last one is the result."""
