@@ -68,7 +68,13 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     unnamed = [m for m in names if not isinstance(m, str)]
     if unnamed:
         raise TypeError(f"{described(unnamed[0])} has no name: {NAMED}")
-    return {str(one): made for name in names for one, made in _resolved(MeasureName.of(name))}
+    found: dict[str, Measure] = {}
+    for name in names:
+        if name in MEASURES:
+            found[name] = MEASURES[name].make()
+        else:
+            found |= {str(one): made for one, made in _resolved(MeasureName.of(name))}
+    return found
 
 
 NAMED = "pass a mapping, {'my name': measure}"
