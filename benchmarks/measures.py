@@ -847,11 +847,12 @@ def main(arguments: list[str] | None = None) -> None:
             return
         if chosen.equal_error:
             rounds = chosen.rounds or 15
+            nets = "".join(f" --net {name!r}" if " " in name else f" --net {name}" for name in chosen.net or ())
             body = equal_error(rounds, chosen.net or [*SMALL, *NETS])
             text = (
                 f"# lambda_max at equal error\n\n{where()}, with other work, n = {rounds} interleaved rounds with "
                 "random starts. PyHessian 0.1, curvlinops 3.0.1, hessian-eigenthings 1.0.0a5.\n"
-                f"Repeat with `python benchmarks/measures.py --equal-error`. Starts of the rounds differ from those "
+                f"Repeat with `python benchmarks/measures.py --equal-error --rounds {rounds}{nets}`. Starts of the rounds differ from those "
                 f"of the set-up, so that a largest error may exceed the one that was asked.\n\n{body}"
             )
             print(text)
