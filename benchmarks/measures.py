@@ -852,8 +852,8 @@ def main(arguments: list[str] | None = None) -> None:
             text = (
                 f"# lambda_max at equal error\n\n{where()}, with other work, n = {rounds} interleaved rounds with "
                 "random starts. PyHessian 0.1, curvlinops 3.0.1, hessian-eigenthings 1.0.0a5.\n"
-                f"Repeat with `python benchmarks/measures.py --equal-error --rounds {rounds}{nets}`. Starts of the rounds differ from those "
-                f"of the set-up, so that a largest error may exceed the one that was asked.\n\n{body}"
+                f"Repeat with `python benchmarks/measures.py --equal-error --rounds {rounds}{nets}`. Starts of the "
+                f"rounds differ from those of the set-up, so that a largest error may exceed the one that was asked.\n\n{body}"
             )
             print(text)
             if chosen.out:
