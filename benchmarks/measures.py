@@ -26,7 +26,8 @@ processed eight rows before.
 the fastest number of vectors) with which six random starts out of six are that accurate, so it is told more than a user
 knows; "as asked" has the target as its tolerance. hessian-eigenthings has no tolerance: it gets the fewest steps with
 which all starts are that accurate, and is left out where it is not installed (`pip install --no-deps
-hessian-eigenthings==1.0.0a5`). "eigsh by hand" is scipy's on products by double backward, as a user would write them. Bar: no peer takes less time than steppe.
+hessian-eigenthings==1.0.0a5`). "eigsh by hand" is scipy's on products by double backward, as a user
+would write them. Bar: no peer takes less time than steppe.
 """
 
 from __future__ import annotations
