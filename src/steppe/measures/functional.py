@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .checks import raise_constant
 from .session import session
 
 if TYPE_CHECKING:
@@ -61,6 +62,29 @@ class _WeightNormByFormula(TorchFunctionMode):
             v, g, dim = (*args, 0)[:3]
             return v * (g / torch.norm_except_dim(v, 2, (kwargs or {}).get("dim", dim)))
         return func(*args, **(kwargs or {}))
+
+
+def loss_of_batch(o: Objective, weights: Sequence[Tensor], batch: Any, graded: bool) -> Sequence[Tensor]:
+    """The loss of a batch (or one per row), and the gradient of its mean if `graded`."""
+
+    def work(weights: Sequence[Tensor], batch: Any) -> list[Tensor]:
+        with torch.set_grad_enabled(graded):
+            if not graded:
+                return [o.evaluate(weights, lambda model: o.loss_fn(*o.forward(model, batch)))]
+            leaves = [w.detach().requires_grad_() for w in weights]
+
+            def task(model: nn.Module) -> list[Tensor]:
+                losses = o.loss_fn(*o.forward(model, batch))
+                if not getattr(losses, "requires_grad", False):
+                    raise_constant(o)
+                grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+                if all(g is None for g in grads):
+                    raise_constant(o)
+                return [losses.detach(), *writable(grads, leaves)]
+
+            return o.evaluate(leaves, task)
+
+    return replay(o, ("pass", graded), work, weights, batch)
 
 
 def writable(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from fnmatch import fnmatch
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
 from typing import Any, Literal
 
@@ -34,10 +34,10 @@ from .batches import (
     to_device,
     with_own_loss,
 )  # fmt: skip
-from .checks import check_arguments, check_not_sharded, check_objective, raise_constant
+from .checks import check_arguments, check_not_sharded, check_objective
 from .estimate import Cost
 from .first_step import FirstStepContext
-from .functional import replay, unwrap, writable
+from .functional import loss_of_batch, unwrap
 from .reductions import Reduction, find_reductions
 from .session import Precision, R, Statistics, session
 
@@ -273,7 +273,7 @@ class Objective:
                 if rows is not whole:
                     batch, _ = select(rows, batch)
                     size = rows_of(batch)
-                losses, *grads = replay(self, ("pass", graded), partial(self._pass, graded), weights, batch)
+                losses, *grads = loss_of_batch(self, weights, batch, graded)
                 loss = losses.double()
                 if losses.ndim:
                     each.append(losses.reshape(-1))
@@ -291,24 +291,6 @@ class Objective:
                 if graded:
                     grad = self.workers.all_reduce_vector(grad if grad is not None else self.space.zeros())
         return total, grad, each
-
-    def _pass(self, graded: bool, weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-        """The loss of a batch (or one per row), and the gradient of its mean if `graded`."""
-        leaves = [w.detach().requires_grad_() for w in weights] if graded else weights
-
-        def task(model: nn.Module) -> list[Tensor]:
-            losses = self.loss_fn(*self.forward(model, batch))
-            if not graded:
-                return [losses]
-            if not getattr(losses, "requires_grad", False):
-                raise_constant(self)
-            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
-            if all(g is None for g in grads):
-                raise_constant(self)
-            return [losses.detach(), *writable(grads, leaves)]
-
-        with torch.set_grad_enabled(graded):
-            return self.evaluate(leaves, task)
 
     def weight_tensors(self) -> list[Tensor]:
         """The moving parameters, detached; they share memory with the model."""
