@@ -1,4 +1,4 @@
-"""Peers of `measures.py`: PyHessian, curvlinops, and procedures of papers as a user would write them.
+"""Peers of `measures.py`: PyHessian, curvlinops, hessian-eigenthings, and procedures as a user would write them.
 
 Each function takes a classifier in eval mode with one batch and returns numbers by name. Cross-entropy throughout.
 "probing" among them is the CPU time of independent probes, which grows with their number.
@@ -117,6 +117,19 @@ def curvlinops_combined(
     start = time.process_time()
     square = sum(n * float(hutchinson_squared_fro(h, n)) for n in blocks) / squares
     return {**values, "frobenius_squared": square, "probing": time.process_time() - start}
+
+
+# -- hessian-eigenthings 1.0.0a5: a Lanczos process of a fixed number of steps, a graph per product --------------------
+
+
+def eigenthings_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, steps: int, seed: int) -> Numbers:
+    """It stops at no tolerance, so the number of steps is the setting."""
+    from hessian_eigenthings.algorithms import lanczos
+    from hessian_eigenthings.operators.hessian import HessianOperator
+
+    hessian = HessianOperator(model, [(x, y)], lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
+    found = lanczos(hessian, k=1, max_iter=steps, which="LA", seed=seed)
+    return {"lambda_max": float(found.eigenvalues[0])}
 
 
 # -- worst-case sharpness as the code published with A modern look climbs, from its description -----------------------

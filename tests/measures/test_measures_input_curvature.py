@@ -151,5 +151,7 @@ def test_refusals() -> None:
     embedded = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 3))
     with pytest.raises(ValueError, match="floating-point"):
         input_curvatures(Objective(embedded, cross_entropy, (torch.zeros(4, 2, dtype=torch.int64), y[:4])))
-    with pytest.raises(ValueError, match="power is 1 or 2"):
+    with pytest.raises(ValueError, match="power of InputCurvature takes one of 1, 2, not 3"):
         InputCurvature(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="draws of InputCurvature takes a whole number, 1 or more, not 0"):
+        InputCurvature(draws=0)

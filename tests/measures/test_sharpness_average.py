@@ -162,7 +162,7 @@ def test_an_average_of_nothing_is_refused(n):
 
 
 def test_a_negative_radius_is_refused():
-    with pytest.raises(ValueError, match=r"0 or more, not -0\.1"):
+    with pytest.raises(ValueError, match=r"rho of AverageCase takes a number, 0 or more, and finite, not -0\.1"):
         AverageCase(-0.1)
 
 

@@ -93,7 +93,7 @@ def test_step_of_sam_by_a_closure() -> None:
 
 def test_measuring_a_loss() -> None:
     model, x, y = problem()
-    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=19, changes=93)
+    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=19, changes=91)
 
 
 def arguments(settings: dict[str, object]) -> list[str]:

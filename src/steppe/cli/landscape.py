@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ..core.fields import Ge, Le, Positive, check_fields
 from .options import command
 from .output import STOPPED, Output, UsageError, to_json, usage_errors, write_text
 from .subjects import Found, On, find
@@ -29,15 +29,15 @@ class Look:
     """draw the loss around each, side by side, with one radius and one scale"""
     out: str = field(default="landscape.html", metadata={"metavar": "FILE"})
     """a page (.html), or the numbers (.json; of one, or between two, .npz)"""
-    axes: int = 2
+    axes: Annotated[int, Ge(1), Le(2)] = 2
     """around a model: 1 for a line, 2 for a plane"""
     directions: Literal["random", "eigenvectors"] = "random"
     """random directions scaled by filter norms, or the eigenvectors of largest curvature, of length 1"""
-    span: float | None = None
+    span: Positive | None = None
     """distance along each direction, relative to its length; defaults to where the sharpest model rises by --rise"""
-    rise: float = 1.0  # as in a study: measures.comparison
+    rise: Positive = 1.0  # as in a study: measures.comparison
     """rise of the loss at the end of an axis, which determines --span"""
-    points: int | None = None
+    points: Annotated[int, Ge(2)] | None = None
     """points per axis; defaults to 51 on a line, 21 in a plane and between two"""
     view: Literal["contour", "surface"] = "contour"
     """how to draw a plane"""
@@ -45,13 +45,7 @@ class Look:
     """draw the rise of the loss on a logarithmic scale"""
 
     def __post_init__(self) -> None:
-        if self.axes not in (1, 2):
-            raise ValueError(f"axes is {self.axes}, and has to be 1 for a line or 2 for a plane")
-        for name, value in (("span", self.span), ("rise", self.rise)):
-            if value is not None and not 0 < value < inf:
-                raise ValueError(f"{name} is {value}, and has to be more than 0, and finite")
-        if self.points is not None and self.points < 2:
-            raise ValueError(f"points is {self.points}, and has to be 2 or more")
+        check_fields(self, "")
 
 
 @command("landscape", takes_file=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
+from ..core.fields import Count, check_fields
 from ..data.registry import CHOICES, declared
 from ..training.config import Config, check_config
 from .options import flag_of
@@ -34,9 +35,9 @@ class On:
     }  # fmt: skip
     split: Literal["train", "test"] = "train"
     """rows on which to compute the loss, without augmentation"""
-    rows: int = 1024
+    rows: Count = 1024
     """number of rows, a fixed random subset of them"""
-    batch: int = 256  # A modern look, section 4: m = 256
+    batch: Count = 256  # A modern look, section 4: m = 256
     """rows per batch; the m of m-sharpness. `rows`, `count`, `m` and `precision` of a measure override these flags"""
     seed: int = 0
     """seed of random directions and draws"""
@@ -62,9 +63,7 @@ class On:
     """import any code that folders of runs name as their model"""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, and has to be 1 or more")
+        check_fields(self, "")
 
 
 @dataclass(frozen=True)

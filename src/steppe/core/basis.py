@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import hypot, inf
 
 import torch
@@ -24,6 +23,8 @@ class Basis:
     def __init__(self, space: Space):
         self.space, self._size = space, 0
         self._params = space.locals()
+        self._shapes = [p.shape for p in self._params]
+        self._rounds = any(p.dtype is not space.precision for p in self._params)
         self._members = [[k for k, p in enumerate(self._params) if p.device == device] for device in space.devices]
         self._sizes = [[self._params[k].numel() for k in members] for members in self._members]
         self._blocks: list[list[Tensor]] = []  # of GROWTH rows, one matrix per device
@@ -44,11 +45,14 @@ class Basis:
             self._blocks.append([torch.empty(GROWTH, sum(n), dtype=precision, device=device) for n, device in where])
         entries = [rows[row] for rows in self._blocks[block]]
         self._join(v, entries)
-        removed = torch.zeros(self._size, dtype=torch.float64, device="cpu")
-        for start in (first, 0) if self._size else ():
-            inside = self._inner(entries, start, self._size)
-            self._add_(entries, inside, start, -1.0)
-            removed[start:] += inside
+        removed = torch.zeros(0, dtype=torch.float64, device="cpu")
+        if self._size:
+            some = self._inner(entries, first, self._size)
+            self._add_(entries, some, first, -1.0)
+            every = self._inner(entries, 0, self._size)
+            self._add_(entries, every, 0, -1.0)
+            removed = every.double().cpu()
+            removed[first:] += some.cpu()
 
         def norm(dtype: torch.dtype) -> float:
             return hypot(*(float(torch.linalg.vector_norm(x, dtype=dtype)) for x in entries))
@@ -65,7 +69,7 @@ class Basis:
         for x in entries:
             x.mul_(1 / length)
         v = self._vector(entries)
-        if any(p.dtype is not self.space.precision for p in self._params):
+        if self._rounds:
             for x, rounded in zip(entries, self._join(v), strict=True):
                 x.copy_(rounded)
         return v
@@ -76,7 +80,7 @@ class Basis:
 
     def coefficients(self, v: Vector, start: int, stop: int) -> Tensor:
         """The inner products of `v` with a range of the vectors, of which the next row may be one, on the host."""
-        return self._inner(self._join(v), start, stop)
+        return self._inner(self._join(v), start, stop).double().cpu()
 
     def combined(self, coefficients: Tensor) -> Vector:
         """The sum of the vectors times coefficients, which may be fewer than the vectors."""
@@ -98,31 +102,37 @@ class Basis:
         """The vector with these entries, whose memory it shares where the types are the same."""
         tensors = list(self._params)
         for members, sizes, x in zip(self._members, self._sizes, entries, strict=True):
-            for k, part in zip(members, torch.split(x, sizes), strict=True):
-                tensors[k] = part.view_as(tensors[k]).to(tensors[k].dtype)
+            for k, part in zip(members, x.split_with_sizes(sizes), strict=True):
+                tensors[k] = part.view(self._shapes[k])
+        if self._rounds:
+            tensors = [x.to(p.dtype) for x, p in zip(tensors, self._params, strict=True)]
         return self.space.vector(tensors)
 
     def _inner(self, entries: list[Tensor], start: int, stop: int) -> Tensor:
-        """The inner products with a range of the vectors, of entries per device."""
-        blocks = list(self._rows(start, stop))
-        totals = torch.zeros(stop - start, dtype=torch.float64, device="cpu")
-        for k, x in enumerate(entries if blocks else ()):
-            totals += torch.cat([block[k] @ x for block in blocks]).cpu()
-        return totals
+        """The inner products with a range of the vectors, of entries per device; a sum over devices is on the host."""
+        blocks = self._rows(start, stop)
+        if not blocks:
+            return torch.zeros(0, dtype=torch.float64, device="cpu")
+        each = [[block[k] @ x for block in blocks] for k, x in enumerate(entries)]
+        totals = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in each]
+        return totals[0] if len(totals) == 1 else torch.stack([x.double().cpu() for x in totals]).sum(0)
 
     def _add_(self, entries: list[Tensor], coefficients: Tensor, start: int = 0, factor: float = 1.0) -> None:
         """Adds `factor` times the sum of the vectors from one on times coefficients to entries per device."""
-        done = 0
-        for block in self._rows(start, start + len(coefficients)):
-            some = coefficients[done : done + len(block[0])]
-            for x, rows in zip(entries, block, strict=True):
-                x.addmv_(rows.mT, some.to(x), alpha=factor)
-            done += len(some)
+        stop = start + len(coefficients)
+        for x, *blocks in zip(entries, *self._rows(start, stop), strict=True):
+            done, numbers = 0, coefficients.to(x)
+            for rows in blocks:
+                some = numbers if len(blocks) == 1 else numbers[done : done + len(rows)]
+                x.addmv_(rows.mT, some, alpha=factor)
+                done += len(some)
 
-    def _rows(self, start: int, stop: int) -> Iterator[list[Tensor]]:
+    def _rows(self, start: int, stop: int) -> list[list[Tensor]]:
         """The vectors in this range, block by block, one matrix per device."""
-        for k in range(start // GROWTH, -(-stop // GROWTH)):
-            yield [rows[max(start - k * GROWTH, 0) : stop - k * GROWTH] for rows in self._blocks[k]]
+        return [
+            [rows[max(start - k * GROWTH, 0) : stop - k * GROWTH] for rows in self._blocks[k]]
+            for k in range(start // GROWTH, -(-stop // GROWTH))
+        ]
 
 
 def flat(v: Vector) -> Tensor:

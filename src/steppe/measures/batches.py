@@ -139,9 +139,9 @@ def rows_of(batch: Batch) -> int:
         if _packed(x):
             return int(x.batch_sizes[0])
         if isinstance(x, Tensor) and x.ndim:
-            if not len(x):
+            if not x.shape[0]:
                 raise ValueError("a batch is empty: drop it from the data")
-            return len(x)
+            return x.shape[0]
     raise TypeError(f"a batch holds at least one tensor with one entry per row; this one is {type(batch).__name__}")
 
 
@@ -168,8 +168,8 @@ def usable_weight(number: Tensor | float, what: str) -> float:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch on a device."""
-    if type(batch) is tuple and not [x for x in batch if not isinstance(x, Tensor) or x.device != device]:
-        return batch  # the usual case, fast
+    if _plain(batch) and not [x for x in batch if x.device != device]:
+        return batch
     return _mapped(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, batch)
 
 
@@ -184,7 +184,15 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
     return _mapped(lambda x: x[rows] if _has_rows(x, n) else x, batch)
 
 
+def _plain(batch: Batch) -> bool:
+    """Whether this is a tuple of tensors: the usual case, for which torch's walk through any structure takes long."""
+    return type(batch) is tuple and not [x for x in batch if not isinstance(x, Tensor)]
+
+
 def _leaves(batch: Batch) -> Iterator[Any]:
+    if _plain(batch):
+        yield from batch
+        return
     for x in tree_leaves(batch, is_leaf=_packed):
         yield from _leaves(dict(x)) if isinstance(x, Mapping) else (x,)
 
@@ -204,6 +212,8 @@ def _listed(x: Any) -> bool:
 
 def _mapped(f: Any, *batches: Batch) -> Batch:
     """Apply `f` to every tensor and list of names, inside mappings of any class too."""
+    if all(map(_plain, batches)):
+        return tuple(map(f, *batches))
 
     def leaf(x: Any, *others: Any) -> Any:
         if isinstance(x, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +21,7 @@ from ..core.shards import distributed
 from ..core.vector import sums
 from .batches import Batch, batch_weight, joined, rows_of, take_rows, to_device
 from .estimate import check_finite
-from .reductions import Reduction, evaluated
+from .reductions import Reduction, Watch, evaluated
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -32,15 +33,20 @@ ROUNDED = {"float32": 0.0, "tf32": 1e-2, "bf16": 5e-2}  # relative tolerance for
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some rows of a batch, the model's output for them, their mean loss, and its reduction, if known."""
+    """Some rows of a batch, the model's output for them, and their losses."""
 
     batch: Batch
     output: Any
     target: Any
     rows: int
-    loss: float
-    reduced: bool  # not one loss per row
-    reduction: Reduction | None
+    loss: float  # the mean of them
+    losses: Tensor  # one per row, or reduced to one number
+    watch: Watch
+
+    @cached_property
+    def reduction(self) -> Reduction | None:
+        """How the loss became one number, if that is known."""
+        return self.watch.reduction(self.losses)
 
     @property
     def has_rows(self) -> bool:
@@ -111,7 +117,7 @@ class _Checker:
     def first_rows(self, which: int, n: int, seed: int = 0) -> _Sample:
         """Evaluate the first n rows of a batch, read again from the data: a lazy sequence may augment."""
         batch = to_device(self.objective.batches[which], self.objective.device)
-        if n < rows_of(batch):
+        if n < self.objective.sizes[which]:
             batch = take_rows(batch, slice(0, n))
         seed_torch(seed)
         np.random.seed(seed)
@@ -120,12 +126,11 @@ class _Checker:
             return self.objective.evaluate(self.weights, lambda model: self.sample(model, batch))
 
     def sample(self, model: nn.Module, batch: Batch, outputs: tuple[Any, Any] | None = None) -> _Sample:
-        output, target, losses, reduction = evaluated(self.objective, model, batch, outputs)
+        output, target, losses, watch = evaluated(self.objective, model, batch, outputs)
         if not isinstance(losses, Tensor):
             raise_constant(self.objective)
-        n = rows_of(batch)
-        reduced = not losses.ndim or len(losses) != n
-        return _Sample(batch, output, target, n, float(losses.detach().double().mean()), reduced, reduction)
+        loss = float(losses.detach().double().mean())
+        return _Sample(batch, output, target, rows_of(batch), loss, losses, watch)
 
     def evaluate(self, samples: Sequence[_Sample], makers: Sequence[Callable[..., Any]]) -> list[_Sample] | None:
         """What functions make of samples' rows, evaluated; None if not every model or loss accepts that.
@@ -144,7 +149,9 @@ class _Checker:
 
         try:
             with torch.no_grad():
-                return self.objective.evaluate(self.weights, task)
+                found = self.objective.evaluate(self.weights, task)
+            _ = [sample.reduction for sample in found]  # raises where a part has none
+            return found
         except Exception:
             return None
 
@@ -176,7 +183,7 @@ class _Checker:
             check_finite(both.loss, f"of batch {i} and another one at the weights themselves")
             words = f"{first.rows + other.rows} rows of two batches gave {both.loss:.6g}, each of them"
             self.check_mean(both.loss, (first, other), words)
-        elif not self.check_halves(other) and other.reduced:
+        elif not self.check_halves(other) and other.losses.shape[:1] != (other.rows,):
             raise ValueError(
                 f"batch {i} can be neither joined nor cut, to test whether the loss is a mean over rows: pass the "
                 "weight of a batch, such as weight=lambda batch: len(batch[0]), or return one loss per row."

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from ..core.fields import Count
 from .batches import own_loss
 from .estimate import Estimate, Kind, Measure, weighted
 from .objective import Objective
@@ -193,8 +194,8 @@ class OnData(Measure):
 
     measure: Measure
     rows: Rows | None = None
-    count: int | None = None
-    m: int | None = None
+    count: Count | None = None
+    m: Count | None = None
     precision: Precision | None = None
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:

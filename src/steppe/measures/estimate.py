@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite, nan, sqrt
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.estimate import Cost, Estimate, Kind
+from ..core.fields import check_fields
 from .session import session
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ def check_finite(loss: float, where: str = "at the weights themselves") -> None:
 class Measure(Protocol):
     """A definition of sharpness: maps an objective to an estimate.
 
+    The fields of a measure that is a dataclass are checked against their annotations, as those of a method are.
+
     Examples
     --------
     >>> model = nn.Linear(2, 1, bias=False)
@@ -49,6 +53,9 @@ class Measure(Protocol):
 
     """
 
+    def __post_init__(self) -> None:
+        check_fields(self, tensors=True)
+
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         """Yield better and better estimates, without their cost; the last one is the result."""
         ...
@@ -58,7 +65,9 @@ class Measure(Protocol):
         if isinstance(objective, nn.Module):
             raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
         with session(objective.model, objective.statistics):
-            return last(with_cost(self.running(objective, seed), objective))
+            before = objective.spent()
+            found = last(self.running(objective, seed))
+            return replace(found, cost=objective.spent() - before)
 
 
 def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
@@ -72,8 +81,10 @@ def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[E
 
 def last(estimates: Iterator[Estimate]) -> Estimate:
     """The last of the estimates that a measure yields."""
-    *_, final = estimates
-    return final
+    kept = deque(estimates, maxlen=1)
+    if not kept:
+        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
+    return kept.pop()
 
 
 def mean(draws: Tensor) -> Tensor:

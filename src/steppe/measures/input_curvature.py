@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.draw import seed_of
+from ..core.fields import Count
 from .batches import Batch, row, to_device
 from .estimate import Estimate, Measure, summarise
 from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows
@@ -95,11 +96,7 @@ class InputCurvature(Measure):
     """
 
     power: Power = 2
-    draws: int = 10
-
-    def __post_init__(self) -> None:
-        if self.power not in (1, 2) or self.draws < 1:
-            raise ValueError(f"power is 1 or 2, and draws are 1 or more, not {self.power!r} and {self.draws!r}")
+    draws: Count = 10
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         yield from mean_over_rows(objective, _by_batch(objective, self, seed))
@@ -135,7 +132,7 @@ class FisherInputCorrelation(Measure):
     """
 
     power: Power = 2
-    draws: int = 10
+    draws: Count = 10
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         sizes = zip(objective.batches, objective.sizes, strict=True)

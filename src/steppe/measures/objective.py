@@ -132,10 +132,11 @@ class Objective:
     @cached_property
     def params(self) -> Mapping[str, Tensor]:
         """The parameters that move, by name: those that require a gradient and are named by `only`."""
-        every = self.model.named_parameters(remove_duplicate=False)  # a shared parameter has several names
-        selected = {id(p) for n, p in every if self.only is None or any(fnmatch(n, o) for o in self.only)}
-        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        chosen = {n: p for n, p in trained.items() if id(p) in selected}
+        chosen = trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if self.only is not None:
+            every = self.model.named_parameters(remove_duplicate=False)  # a shared parameter has several names
+            selected = {id(p) for n, p in every if any(fnmatch(n, o) for o in self.only)}
+            chosen = {n: p for n, p in trained.items() if id(p) in selected}
         if not chosen:
             some = ", ".join(list(trained)[:3]) or "none at all"
             raise ValueError(f"no trainable parameter matches {self.only}: the model has {some}")

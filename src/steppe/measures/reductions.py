@@ -97,8 +97,8 @@ def _version(x: Tensor) -> int:
 
 def evaluated(
     objective: Objective, model: Any, batch: Batch, outputs: tuple[Any, Any] | None = None
-) -> tuple[Any, Any, Any, Reduction | None]:
-    """The output, target and loss of a batch, and the reduction of the loss, if it is one of torch's.
+) -> tuple[Any, Any, Any, Watch]:
+    """The output, target and loss of a batch, and what tells the reduction of the loss, if it is one of torch's.
 
     `outputs` are output and target, if they are known.
     """
@@ -107,7 +107,7 @@ def evaluated(
         output, target = outputs or objective.forward(model, batch)
         with nullcontext() if own else watch:
             losses = objective.loss_fn(output, target)
-    return output, target, losses, watch.reduction(losses)
+    return output, target, losses, watch
 
 
 def find_reductions(objective: Objective) -> list[Reduction] | None:
@@ -136,9 +136,10 @@ def _of_pass(objective: Objective, batch: Batch) -> tuple[Reduction | None, Tens
     module = isinstance(inner, _Loss) and type(inner).__module__ == _Loss.__module__
     usable = objective.forward is supervised and (module or any(inner is loss for loss in LOSSES))
     with torch.no_grad():
-        output, _, _, reduction = objective.evaluate(
+        output, _, losses, watch = objective.evaluate(
             objective.weight_tensors(), lambda model: evaluated(objective, model, batch)
         )
+        reduction = watch.reduction(losses)
     return reduction, output if usable and isinstance(output, Tensor) and output.ndim else None
 
 
@@ -150,7 +151,8 @@ def _of_target(objective: Objective, batch: Batch, like: Tensor | None) -> Reduc
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("error")  # e.g. of shapes that do not belong together
-            return evaluated(objective, lambda *args, **kwargs: stand_in, batch)[3]
+            _, _, losses, watch = evaluated(objective, lambda *args, **kwargs: stand_in, batch)
+            return watch.reduction(losses)
     except Exception:  # e.g. of outputs of another length
         return None
 

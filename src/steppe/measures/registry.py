@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from math import inf
 from typing import Any, get_args
 
 from .._util.measure_names import MeasureName, canonical_number, split_at_commas
@@ -69,7 +68,13 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     unnamed = [m for m in names if not isinstance(m, str)]
     if unnamed:
         raise TypeError(f"{described(unnamed[0])} has no name: {NAMED}")
-    return {str(one): made for name in names for one, made in _resolved(MeasureName.of(name))}
+    found: dict[str, Measure] = {}
+    for name in names:
+        if name in MEASURES:
+            found[name] = MEASURES[name].make()
+        else:
+            found |= {str(one): made for one, made in _resolved(MeasureName.of(name))}
+    return found
 
 
 NAMED = "pass a mapping, {'my name': measure}"
@@ -132,12 +137,13 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
     defaults = _options(measure)
     try:
         own, data = _values(measure, name, defaults)
+        measure = _with(measure, own)
+        measure = OnData(measure, **data) if data else measure
     except ValueError as error:
         raise ValueError(f"{str(name)!r}: {error}") from error
-    spelled = {k: name.options[k] if isinstance(v, str) or k == "climb" else str(canonical_number(v))
+    spelled = {k: name.options[k] if k in CHOICES else str(canonical_number(v))
                for k, v in (own | data).items() if k in data or v != defaults[k]}  # fmt: skip
-    measure = _with(measure, own)
-    return MeasureName(base, radius, spelled), OnData(measure, **data) if data else measure
+    return MeasureName(base, radius, spelled), measure
 
 
 def _values(measure: Measure, name: MeasureName, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -155,12 +161,10 @@ def _values(measure: Measure, name: MeasureName, defaults: Mapping[str, Any]) ->
         if key in CHOICES:
             values[key] = CHOICES[key][text]
             continue
-        kind, number = type(defaults.get(key, 1)), canonical_number(text)
-        value = float(number) if number is not None else 0.0
-        if not 0 < value < inf or (kind is int and value != int(value)):
-            wanted = "a whole number, 1 or more" if kind is int else "above 0"
-            raise ValueError(f"{key} has to be {wanted}, not {text!r}")
-        values[key] = kind(value)
+        number = canonical_number(text)
+        value = text if number is None else float(number)
+        whole = isinstance(value, float) and value.is_integer() and type(defaults.get(key, 1)) is int
+        values[key] = int(value) if whole else value  # the class checks it
     return own, data
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
+from typing import Annotated
 
 import torch
 
-from ..core.arguments import check_nonnegative
-from ..core.ball import Ball, check_ball, stretch_
+from ..core.ball import Ball, stretch_
 from ..core.draw import Draw
+from ..core.fields import Count, Gt, Inf, NonNegative
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
 from ..core.vector import Vector
@@ -18,6 +19,7 @@ from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
 from .registration import MAGNITUDE, PRODUCTS, register
+from .worst_case import Neighbourhood
 
 
 @register("loss", kind="exact", cost="1 loss", label="loss on the measured samples", does="the mean loss")
@@ -63,7 +65,7 @@ class GradientNorm(Measure):
 
     """
 
-    p: float = 2.0
+    p: Annotated[float, Gt(0), Inf] = 2.0
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         loss, slope = objective.gradient()
@@ -122,17 +124,12 @@ class AverageCase(Measure):
 
     """
 
-    rho: float = 0.1
+    rho: NonNegative = 0.1
     law: Law = gaussian
     metric: Metric | None = None
-    n: int = 50
-
-    def __post_init__(self) -> None:
-        check_nonnegative(self.rho)
+    n: Count = 50
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        if self.n < 1:
-            raise ValueError(f"an average needs n >= 1 pairs of draws, not {self.n}")
         scales = Ball(self.rho, self.metric).scales(objective)
         base = objective.loss()
         draws: list[float] = []
@@ -176,10 +173,7 @@ class OneStep(Measure):
 
     """
 
-    ball: Ball = field(default_factory=Ball)
-
-    def __post_init__(self) -> None:
-        check_ball(self.ball)
+    ball: Neighbourhood = field(default_factory=Ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         base, grad = objective.gradient()
@@ -218,10 +212,7 @@ class SlopeLimit(Measure):
 
     """
 
-    ball: Ball = field(default_factory=Ball)
-
-    def __post_init__(self) -> None:
-        check_ball(self.ball)
+    ball: Neighbourhood = field(default_factory=Ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         loss, slope = objective.gradient()
@@ -264,11 +255,8 @@ class CurvatureLimit(Measure):
 
     """
 
-    ball: Ball = field(default_factory=Ball)
-    rtol: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_ball(self.ball)
+    ball: Neighbourhood = field(default_factory=Ball)
+    rtol: NonNegative = 1e-3
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):
@@ -315,10 +303,10 @@ class AverageLimit(Measure):
 
     """
 
-    rho: float = 0.1
+    rho: NonNegative = 0.1
     metric: Metric | None = None
-    variance: float = 1.0
-    rtol: float = 0.02
+    variance: NonNegative = 1.0
+    rtol: NonNegative = 0.02
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         factor = self.variance * self.rho**2 / 2

@@ -9,6 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from ..core.fields import Count, Positive
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Triple, identity
 from .curvature.operator import Curvature
 from .estimate import Estimate, Kind, Measure, NotFinite, report_points, summarise
@@ -62,12 +63,10 @@ class ZerothOrder(Measure):
     """
 
     triple: Triple
-    rho: float = 0.01
-    n: int = 100
+    rho: Positive = 0.01
+    n: Count = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        if not self.rho > 0:
-            raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
         base, grad = objective.gradient()
         psis: list[Tensor] = []
         due = set(report_points(self.n))
@@ -108,7 +107,7 @@ class SecondOrder(Measure):
     """
 
     triple: Triple
-    n: int = 100
+    n: Count = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         curvature = Curvature(objective)

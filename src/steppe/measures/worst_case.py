@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from scipy.special import gammainc
 
 from ..core.ball import Ball, check_ball, stretch_
 from ..core.draw import Draw
+from ..core.fields import Count
 from ..core.metric import Surroundings
 from ..core.probe import Probe
 from ..core.vector import Vector
@@ -26,6 +27,7 @@ from .objective import Objective
 from .session import session
 
 Start = Literal["zero", "uniform"]
+Neighbourhood = Annotated[Ball, check_ball]
 HEADSTART = 1  # steps of the second ascent before it is compared with the first at equal evaluations
 DESCENTS = 2  # steps that decrease the loss before a power ascent switches to shorter ones
 SHORT = 0.5  # first step of these, in radii
@@ -288,14 +290,11 @@ class WorstCase(Measure):
 
     """
 
-    ball: Ball = field(default_factory=Ball)
-    steps: int = 20
-    starts: int = 2
+    ball: Neighbourhood = field(default_factory=Ball)
+    steps: Count = 20
+    starts: Count = 2
     climb: AscentRule = field(default_factory=PowerAscent)
     start: Start = "zero"
-
-    def __post_init__(self) -> None:
-        check_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         for summit in self.search(objective, seed):
@@ -309,10 +308,6 @@ class WorstCase(Measure):
 
     def search(self, objective: Objective, seed: int = 0) -> Iterator[AscentResult]:
         """Yield higher and higher points."""
-        if self.starts < 1 or self.steps < 1:
-            raise ValueError(f"a search needs starts >= 1 and steps >= 1, not {self.starts} and {self.steps}")
-        if self.start not in get_args(Start):
-            raise ValueError(f"start is one of {get_args(Start)}, not {self.start!r}")
         ones, scales = objective.space.zeros().map(torch.ones_like), self.ball.scales(objective)
         scale = stretch_(ones.clone(), scales) if len(scales) > 1 else scales[0]  # displacement = scale * gamma
         # 1 where weights can move, 0 where the scale is 0: a random start must differ from the centre

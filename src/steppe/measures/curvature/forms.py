@@ -67,7 +67,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
         losses = objective.loss_fn(*objective.forward(model, batch))
         if not getattr(losses, "requires_grad", False):
             raise_constant(objective)
-        loss = losses.mean()
+        loss = losses.mean() if losses.ndim else losses  # a node less in the graph of every product
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
     twice = _second_derivatives(objective)

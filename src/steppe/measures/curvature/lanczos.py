@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, sqrt
+from math import hypot, isfinite, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,11 +102,12 @@ class Lanczos:
         image = self.operator.product(self._next)  # an interrupt up to here changes nothing
         self.basis.append()
         # an image lies along the last two vectors and a new one
-        overlaps, length = self.basis.orthogonalise(image, max(self.steps - 1, 0))
-        if not isfinite(length) or not bool(torch.isfinite(overlaps).all()):
+        removed, length = self.basis.orthogonalise(image, max(self.steps - 1, 0))
+        overlaps = removed.tolist()
+        if not isfinite(length) or not all(map(isfinite, overlaps)):
             raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
-        self.diagonal.append(float(overlaps[-1]))
-        scale = max(length, float(overlaps.norm()), *map(abs, self.diagonal), *self.off)
+        self.diagonal.append(overlaps[-1])
+        scale = max(length, hypot(*overlaps), *map(abs, self.diagonal), *self.off)
         ends = length <= 10 * torch.finfo(self.operator.space.precision).eps * scale
         ends = ends or self.steps == self.dimension
         self.off.append(0.0 if ends else length)

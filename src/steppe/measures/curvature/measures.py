@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from ...core.draw import seed_of
+from ...core.fields import Count, NonNegative
 from ...core.metric import Metric
 from ..estimate import Estimate, Kind, Measure, summarise
 from ..objective import Objective
@@ -95,10 +96,10 @@ class Eigenvalue(SpectralMeasure):
 
     """
 
-    k: int = 1
+    k: Count = 1
     end: End = "top"
-    rtol: float = 1e-3
-    most: int = 200
+    rtol: NonNegative = 1e-3
+    most: Count = 200
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.eigenvalues(self.k, self.end, self.rtol, self.most)
@@ -142,8 +143,8 @@ class Trace(SpectralMeasure):
 
     """
 
-    rtol: float = 0.02
-    most: int = 200
+    rtol: NonNegative = 0.02
+    most: Count = 200
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.trace(self.rtol, self.most)
@@ -187,8 +188,8 @@ class FrobeniusSquared(SpectralMeasure):
 
     """
 
-    rtol: float = 0.02
-    most: int = 200
+    rtol: NonNegative = 0.02
+    most: Count = 200
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.frobenius_squared(self.rtol, self.most)
@@ -229,8 +230,8 @@ class LogDeterminant(SpectralMeasure):
     """
 
     cut: float = 1e-2
-    runs: int = 10
-    steps: int = 100
+    runs: Count = 10
+    steps: Count = 100
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.log_determinant(self.cut, self.runs, self.steps)
@@ -267,8 +268,8 @@ class ShiftedLogDeterminant(SpectralMeasure):
     """
 
     mu: float
-    runs: int = 10
-    steps: int = 100
+    runs: Count = 10
+    steps: Count = 100
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.log_determinant_shifted(self.mu, self.runs, self.steps)
@@ -304,8 +305,8 @@ class RelativeFlatness(Measure):
     """
 
     layer: str | None = None
-    n: int = 100
-    rtol: float = 0.05
+    n: Count = 100
+    rtol: NonNegative = 0.05
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         matrices = [n for n, p in objective.params.items() if p.ndim >= 2]

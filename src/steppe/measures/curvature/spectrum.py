@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from math import isfinite, sqrt
 from typing import Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,7 +113,7 @@ class Sweep:
             # not the squared residual over the gap: of two eigenvalues 1.5 % apart that chose the lower one
             elif self.lanczos.steps >= enough:
                 outermost = ritz.residuals[-k:] if end == "top" else ritz.residuals[:k]
-                if np.all(outermost <= rtol * abs(ritz.values[i])):
+                if max(outermost.tolist()) <= rtol * abs(estimate.value):
                     return
             if self.lanczos.steps >= min(most, self.operator.dimension):
                 return
