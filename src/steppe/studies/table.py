@@ -225,7 +225,8 @@ class Table:
 
     def where(self, holds: Callable[[Run], bool]) -> Table:
         """The runs for which a condition holds."""
-        return Table([run for run in self.runs if holds(run)])
+        runs = [run for run in self.runs if holds(run)]
+        return Table(runs) if len(runs) < len(self.runs) else self  # with what it has found out about its columns
 
 
 def _is_constant(column: Sequence[Any]) -> bool:

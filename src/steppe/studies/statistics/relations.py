@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..table import Table
 from .confounding import confounding
-from .design import Design, columns_of, design_of, first_seen
+from .design import Design, design_of
 from .jackknife import FEWEST_LEVELS, Jackknife, ends, row_variances, rows_of
 from .kendall import Floats, Ints, Signs, alike, ranks, same_group, scores, signs
 from .permutation import NORMAL, Permutations, PermutationTest, Scores, share_scores, tau_scores
@@ -127,7 +127,6 @@ def relations(
     """All hypotheses on all measures and targets, measures with the same runs together."""
     labels = table.labels()
     design = design if design is not None else design_of(table)
-    columns = {name: first_seen(map(repr, column)) for name, column in columns_of(table).items()}
     hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(labels)) > 1]
     loss = training_loss(table)
     moved: dict[tuple[bytes, bool], Permutations] = {}  # the same for all targets of the same runs
@@ -143,7 +142,7 @@ def relations(
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 pool = _Pool(
                     part, target, np.stack([table.measure(name).values[rows] for name in part]), y[rows],
-                    design.of(rows), labels[rows], {name: codes[rows] for name, codes in columns.items()},
+                    design.of(rows), labels[rows], {name: codes[rows] for name, codes in design.columns.items()},
                     None if wrong is None else wrong[rows], loss[rows], len(y), seed, moved, key,
                 )  # fmt: skip
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
