@@ -81,7 +81,7 @@ def test_scores_are_sums_of_signs_with_ties_groups_and_missing_values(n):
         pairs = (group[:, None] == group) * np.sign(x[:, None] - x)
         there = [(line >= 0)[:, None] & (line >= 0) for line in y]
         expected = [int((pairs * np.sign(v[:, None] - v) * both).sum()) // 2 for v, both in zip(y, there, strict=True)]
-        assert scores(x, y, group).tolist() == expected
+        assert scores(np.stack([x, -x]), y, group).tolist() == [expected, [-score for score in expected]]
 
 
 @settings(max_examples=50)

@@ -112,7 +112,7 @@ def row_variances(x: Floats, y: Floats, group: Ints, wrong: NDArray[np.bool_] | 
             for gone in groups_of.T
         ]
         ranked = np.stack([ranks(values) for values in left])
-        spread = np.stack([scores(values, ranked, group) for values in x], axis=1) / pairs
+        spread = scores(x, ranked, group).T / pairs
         found: Floats = (groups - 1) / groups * ((spread - spread.mean(0)) ** 2).sum(0)
         return found
 

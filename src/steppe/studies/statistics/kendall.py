@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Signs = NDArray[np.int8]
+
+MISSING = -1
+IN_CACHE = 1 << 17  # numbers that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def pairs(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Pairs:
     group = np.zeros(len(a), dtype=np.int64) if groups is None else ranks(groups)
     if group.shape != a.shape:
         raise ValueError(f"each run has one group: there are {len(a)} runs and {group.size} groups")
-    score = int(scores(a, ranks(b)[None], group)[0])
+    score = int(scores(a[None], ranks(b)[None], group)[0, 0])
     return Pairs(alike(group, group), alike(group, a), alike(group, b), score)
 
 
@@ -69,39 +73,50 @@ def alike(group: Ints, values: Floats | Ints) -> int:
 
 
 def scores(x: Floats, y: Ints, group: Ints) -> Ints:
-    """Concordant minus discordant pairs within groups of x and each line of y, in n log n steps (Knight 1966).
+    """Concordant minus discordant pairs within groups, of each line of x with each line of y (Knight 1966).
 
-    Lines are ranks; negative ones are missing, and in no pair. In the order of x, and of y where x is tied, a pair is
-    discordant where the larger y comes first.
+    Lines of y are ranks; negative ones are missing, and in no pair. In the order of x, and of y where x is tied, a pair
+    is discordant where the larger y comes first: they are counted in n log n steps.
     """
-    n = len(x)
-    order = np.lexsort((x, group))
-    x, group, y = x[order], group[order], y[:, order]
+    n, block = len(group), ranks(group)
+    if n < 2:
+        return np.zeros((len(x), len(y)), dtype=np.int64)
     levels = int(y.max(initial=0)) + 1
-    new_group = np.append(True, np.diff(group) > 0)[:n]
-    new = new_group | np.append(True, np.diff(x) > 0)[:n]
-    y = np.where(y < 0, y, y + levels * (np.cumsum(new_group) - 1))  # pairs of two groups are concordant
-    tied_both = np.zeros(len(y), dtype=np.int64)
-    if not new.all():
-        size = int(y.max(initial=0)) + 2
-        key = np.sort((np.cumsum(new) - 1) * size + y + 1, axis=1)
-        y = key % size - 1
-        tied_both = _tied(key, y >= 0)
-    there = y >= 0
-    every, tied_x = (
-        _pairs(np.add.reduceat(there, np.flatnonzero(at), axis=1, dtype=np.int64)) for at in (new_group, new)
-    )
+    kind = smallest(levels * (int(block.max(initial=0)) + 1))
+    y = np.where(y < 0, MISSING, y + levels * block).astype(kind)  # pairs of two groups are concordant
+    there, whole = y >= 0, bool((y >= 0).all())
     ordered = np.sort(y, axis=1)
-    found: Ints = every - tied_x - _tied(ordered, ordered >= 0) + tied_both - 2 * inversions(y)
+    tied_y = _tied(ordered, ordered >= 0)
+    every = alike(block, block) if whole else _pairs(there[:, np.argsort(block)], np.sort(block))
+    lines, tied = np.empty((len(x), *y.shape), dtype=kind), np.empty((len(x), len(y)), dtype=np.int64)
+    for i, values in enumerate(x):
+        order = np.lexsort((values, block))
+        same = np.cumsum(np.append(True, (np.diff(values[order]) != 0) | (np.diff(block[order]) != 0))[:n]) - 1
+        lines[i] = y[:, order]
+        tied[i] = alike(block, values) if whole else _pairs(there[:, order], same)
+        if n and same[-1] < n - 1:
+            size = int(y.max()) + 2
+            key = np.sort(same * size + lines[i] + 1, axis=1)
+            lines[i] = key % size - 1
+            tied[i] -= _tied(key, lines[i] >= 0)
+    found: Ints = every - tied_y - tied - 2 * inversions(lines.reshape(-1, n)).reshape(tied.shape)
     return found
 
 
-def _pairs(count: Ints) -> Ints:
+def smallest(most: int) -> type[np.signedinteger[Any]]:
+    """The smallest type of integers, which sorts fastest, for twice as many values and a few more."""
+    return np.int16 if 2 * most + 4 < np.iinfo(np.int16).max else np.int32
+
+
+def _pairs(there: NDArray[np.bool_], same: Ints) -> Ints:
+    """Pairs of the present ones with the same value, which are side by side, in each line."""
+    first = np.flatnonzero(np.append(True, np.diff(same) > 0))
+    count = np.add.reduceat(there, first, axis=1, dtype=np.int64)
     found: Ints = (count * (count - 1)).sum(1) // 2
     return found
 
 
-def _tied(ordered: Ints, there: NDArray[np.bool_]) -> Ints:
+def _tied(ordered: NDArray[Any], there: NDArray[np.bool_]) -> Ints:
     """Pairs of equal values in each line of sorted ones."""
     place = np.arange(ordered.shape[1])
     first = np.where(np.diff(ordered, axis=1, prepend=-2) > 0, place, 0)
@@ -109,25 +124,27 @@ def _tied(ordered: Ints, there: NDArray[np.bool_]) -> Ints:
     return found
 
 
-def inversions(y: Ints) -> Ints:
+def inversions(y: NDArray[Any]) -> Ints:
     """Pairs of a larger value before a smaller one in each line; negative values are missing, and in no pair.
 
-    Blocks of at most 33 values are compared value by value, and pairs of blocks by where the values of the first are
+    Blocks of at most 65 values are compared value by value, and pairs of blocks by where the values of the first are
     once both are sorted.
     """
     lines, n = y.shape
-    doublings = (max(n - 1, 0) // 32).bit_length()
+    if lines > (step := max(1, IN_CACHE // max(n, 1))):
+        return np.concatenate([inversions(y[i : i + step]) for i in range(0, lines, step)])
+    doublings = (max(n - 1, 0) // 64).bit_length()
     block = -(-max(n, 1) // 2**doublings)
     size = block << doublings
-    kind = np.int16 if 2 * int(y.max(initial=0)) + 2 < np.iinfo(np.int16).max else np.int32  # which sort faster
-    before = np.full((lines, size), -2, dtype=kind)  # even, and behind all values where it is missing: odd, and above
-    before[:, :n] = 2 * np.maximum(y, -1)
+    kind = smallest(int(y.max(initial=0)) + 1)
+    before = np.full((lines, size), 2 * MISSING, dtype=kind)  # even; after them odd, and missing ones above all
+    np.multiply(y, 2, out=before[:, :n], casting="unsafe")
     after = np.where(before < 0, np.iinfo(kind).max, before + 1).astype(kind)
-    first, second = before.reshape(lines, -1, block), after.reshape(lines, -1, block)
+    first, second = (np.ascontiguousarray(each.T).reshape(-1, block, lines) for each in (before, after))
     counts = np.zeros(first.shape, dtype=np.uint8)
     for apart in range(1, block):
-        counts[..., apart:] += first[..., :-apart] > second[..., apart:]
-    found: Ints = counts.reshape(lines, -1).sum(1, dtype=np.int64)
+        counts[:, apart:] += first[:, :-apart] > second[:, apart:]
+    found: Ints = counts.reshape(-1, lines).sum(0, dtype=np.int64)
     while block < size:
         halves = (each.reshape(lines, -1, 2, block)[:, :, i] for i, each in enumerate((before, after)))
         both = np.sort(np.concatenate([*halves], axis=-1), axis=-1)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .design import Design, determines, places_in
-from .kendall import Floats, Ints, ranks, scores
+from .kendall import MISSING, Floats, Ints, ranks, scores
 
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
@@ -39,7 +39,6 @@ LARGE = 500  # runs: larger pools draw fewer permutations at a time
 SEEN = 10  # how often a sample has to show the largest score for its share to be an estimate
 CERTAIN = 3.29  # normal quantile of 99.9 %: how certain a bound on a p-value is
 FILLED = 0.75  # the share of combinations of levels that must have runs: factors that leave more empty are not moved
-MISSING = -1
 
 Scores = Callable[[Ints], Floats]  # of permuted rows (one permutation per line): one line of scores per measure
 
@@ -145,7 +144,7 @@ def tau_scores(x: Floats, y: Floats, group: Ints, holes: bool) -> Scores:
 
     def of(rows: Ints) -> Floats:
         permuted = np.where(rows >= 0, ranked[rows], MISSING) if holes else ranked[rows]
-        found = np.stack([scores(values, permuted, group) for values in x]).astype(np.float64)
+        found = scores(x, permuted, group).astype(np.float64)
         if not holes:
             return found
         there = member @ (rows.T >= 0)  # twice the pairs of which neither run is missing

@@ -285,7 +285,9 @@ def attainable(x: Floats, y: Floats, group: Ints) -> float:
     """The largest tau of these values in any order, over pairs within groups: ties count zero."""
     pairs = alike(group, group)
     together = [np.lexsort((values, group)) for values in (x, y)]
-    return int(scores(x[together[0]], ranks(y)[together[1]][None], np.sort(group))[0]) / pairs if pairs else 1.0
+    return (
+        int(scores(x[None, together[0]], ranks(y)[None, together[1]], np.sort(group))[0, 0]) / pairs if pairs else 1.0
+    )
 
 
 def flattest(x: Floats) -> NDArray[np.bool_]:
