@@ -212,20 +212,22 @@ def test_levels_of_factors_move_as_a_whole():
     assert (r[within.all()] == r).all()
 
 
-def test_runs_without_a_partner_leave_their_pairs_out():
-    m, r = (v.ravel() for v in np.meshgrid(range(4), range(5), indexing="ij"))
-    kept = np.arange(20) != 7
-    design = Design(np.arange(19), np.zeros(19, dtype=int), {"method": m[kept], "lr": r[kept]}, False)
-    moved = Permutations(design, np.zeros(19, dtype=int), 0)
+@pytest.mark.parametrize("rates", [5, 50])
+def test_runs_without_a_partner_leave_their_pairs_out(rates):
+    """Also of more runs than 127, whose pairs do not fit into small integers."""
+    m, r = (v.ravel() for v in np.meshgrid(range(4), range(rates), indexing="ij"))
+    kept, n = np.arange(4 * rates) != 7, 4 * rates - 1
+    design = Design(np.arange(n), np.zeros(n, dtype=int), {"method": m[kept], "lr": r[kept]}, False)
+    moved = Permutations(design, np.zeros(n, dtype=int), 0)
     rows = moved.batch(0)[:200]
     assert moved.holes
     assert ((rows == MISSING).sum(1) <= 1).all()
-    x, y = np.random.default_rng(0).normal(size=(2, 19))
-    found = tau_scores(x[None], y, np.zeros(19, dtype=int), True)(rows)[0]
+    x, y = np.random.default_rng(0).normal(size=(2, n))
+    found = tau_scores(x[None], y, np.zeros(n, dtype=int), True)(rows)[0]
     for score, order in zip(found, rows, strict=True):
         there = order >= 0
         expected = signs_of(x[there], y[order[there]]).sum() / (there.sum() * (there.sum() - 1))
-        assert score / comb(19, 2) == pytest.approx(expected, abs=1e-5)
+        assert score / comb(n, 2) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_relation_between_four_methods_has_the_p_of_their_orders():
