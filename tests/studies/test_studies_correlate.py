@@ -84,6 +84,10 @@ def test_scores_are_sums_of_signs_with_ties_groups_and_missing_values(n):
         assert scores(np.stack([x, -x]), y, group).tolist() == [expected, [-score for score in expected]]
 
 
+def test_equal_infinities_are_ties():
+    assert pairs([1, np.inf, np.inf, -np.inf, -np.inf], [2, 3, 4, 0, 1]).score == 8
+
+
 @settings(max_examples=50)
 @given(lists())
 def test_tau_is_equation_4_and_scipys_tau_b(data):

@@ -91,10 +91,12 @@ def scores(x: Floats, y: Ints, group: Ints) -> Ints:
     lines, tied = np.empty((len(x), *y.shape), dtype=kind), np.empty((len(x), len(y)), dtype=np.int64)
     for i, values in enumerate(x):
         order = np.lexsort((values, block))
-        same = np.cumsum(np.append(True, (np.diff(values[order]) != 0) | (np.diff(block[order]) != 0))[:n]) - 1
+        sorted_x, sorted_block = values[order], block[order]
+        new = (sorted_x[1:] != sorted_x[:-1]) | (sorted_block[1:] != sorted_block[:-1])
+        same = np.append(0, np.cumsum(new))  # the code of a group and a value, in the order of x
         lines[i] = y[:, order]
         tied[i] = alike(block, values) if whole else _pairs(there[:, order], same)
-        if n and same[-1] < n - 1:
+        if not new.all():
             size = int(y.max()) + 2
             key = np.sort(same * size + lines[i] + 1, axis=1)
             lines[i] = key % size - 1
@@ -110,7 +112,7 @@ def smallest(most: int) -> type[np.signedinteger[Any]]:
 
 def _pairs(there: NDArray[np.bool_], same: Ints) -> Ints:
     """Pairs of the present ones with the same value, which are side by side, in each line."""
-    first = np.flatnonzero(np.append(True, np.diff(same) > 0))
+    first = np.flatnonzero(np.diff(same, prepend=-1))
     count = np.add.reduceat(there, first, axis=1, dtype=np.int64)
     found: Ints = (count * (count - 1)).sum(1) // 2
     return found
