@@ -239,9 +239,9 @@ def pairings(
     seed = first_seen(map(seed_of, table.runs))
     places = places_in(first_seen(zip(names, configuration, strict=True)))
     rows: dict[str, dict[tuple[int, int], int | None]] = {name: {} for name in dict.fromkeys(names)}
-    for i, (name, *key) in enumerate(zip(names, configuration.tolist(), seed.tolist(), strict=True)):
-        of_name = rows[name]  # runs that nothing tells apart have no partner
-        of_name[key[0], key[1]] = None if (key[0], key[1]) in of_name else i
+    for i, (name, *both) in enumerate(zip(names, configuration.tolist(), seed.tolist(), strict=True)):
+        key = both[0], both[1]
+        rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
     found = []
     for name in (n for n in rows if n not in (reference, "")):
         partners = ((a, rows[reference].get(key)) for key, a in rows[name].items())
@@ -264,13 +264,9 @@ def pairings(
 
 
 def contest(
-    table: Table,
-    targets: Sequence[str],
-    tuned: Sequence[str] = (),
-    compare: str = METHOD,
-    reference: Any = None,
+    table: Table, targets: Sequence[str], tuned: Sequence[str] = (), compare: str = METHOD, reference: Any = None,
     design: Design | None = None,
-) -> Contest:
+) -> Contest:  # fmt: skip
     """Compare every contender with the reference in every target."""
     names = values_of(table, compare)
     if len(set(filter(None, names))) < 2:
