@@ -6,6 +6,11 @@ page. CPU seconds are those of the command with its workers; wall seconds beside
 machine.
 
     PYTHONPATH=src python benchmarks/study.py [--cells 2000] [--repeats 3] [--out FILE]
+
+With `--before FOLDER`, a checkout of an earlier version, the commands that compute nothing are timed with both in turns
+on one study, and their medians compared.
+
+    PYTHONPATH=src python benchmarks/study.py --before ../earlier
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 STUDY = """
 base: {{data: digits, model: mlp, model_options: {{depth: 1, width: 8}}, steps: 1, batch_size: 32}}
@@ -47,13 +53,42 @@ def best(folder: Path, repeats: int, *words: str) -> tuple[float, float]:
     return min(took(folder, *words) for _ in range(repeats))
 
 
+def in_turns(cells: int, repeats: int, before: Path) -> list[str]:
+    """CPU seconds of two versions on one study, command by command, as lines of a table."""
+    lines = ["| CPU s | before | after | ratio of medians |", "|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as place:
+        folder, words = Path(place), ("study", "run", "study.yaml")
+        (folder / "study.yaml").write_text(STUDY.format(seeds=cells // COMBINATIONS))
+
+        def compared(name: str, *command: str) -> None:
+            seconds: dict[str, list[float]] = {"before": [], "after": []}
+            for _ in range(repeats):
+                for version, root in (("before", before), ("after", Path())):
+                    os.environ["PYTHONPATH"] = str((root / "src").absolute())
+                    seconds[version].append(took(folder, *command)[0])
+            each = [", ".join(f"{s:.3g}" for s in of_one) for of_one in seconds.values()]
+            ratio = median(seconds["after"]) / median(seconds["before"])
+            lines.append(f"| {name} | {' | '.join(each)} | {ratio:.2f} |")
+
+        compared("dry run, nothing has run", *words, "--dry-run")
+        took(folder, *words)
+        compared("dry run, nothing is missing", *words, "--dry-run")
+        compared("no-op rerun", *words)
+        compared("report", "study", "report", "study.yaml")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[2000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="also write the table there")
+    parser.add_argument("--before", type=Path, help="a checkout to compare with")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.abspath("src"), os.environ.get("PYTHONPATH")]))
+    if options.before is not None:
+        print("\n".join(in_turns(options.cells[0], options.repeats, options.before)))
+        return
     columns = ("dry run", "run, ms per cell", "no-op rerun", "report")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     lines = [

@@ -360,6 +360,15 @@ def test_each_data_set_and_each_model_is_checked_once(
     assert len(list(Path().glob("built-*"))) == 4  # each model for the rows of each data set
 
 
+def test_what_computes_nothing_imports_no_torch(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written({"grid": {"seed": [0, 1]}, "measures": ["loss"]})
+    assert told(capsys, "run", str(file))[0] == 0
+    for words in (["run", str(file)], ["run", str(file), "--dry-run"], ["report", str(file)], ["status", str(file)]):
+        code = f"import sys; from steppe.cli.entry import main; main({['study', *words]!r}); "
+        code += "assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_a_study_in_its_own_words(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = {"title": "SAM on\nspirals", "question": "Is it [red]flat[/red]?", "notes": "One.\n\nTwo.\n"}
     written({**texts, "grid": {"seed": [0]}, "measures": ["loss"]})

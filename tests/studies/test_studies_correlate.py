@@ -16,7 +16,7 @@ from steppe.studies.correlate import findings, holm, tau_a, tau_b
 from steppe.studies.statistics.design import Design, design_of
 from steppe.studies.statistics.findings import able_to_reject
 from steppe.studies.statistics.jackknife import Jackknife, row_variances
-from steppe.studies.statistics.kendall import pairs, signs
+from steppe.studies.statistics.kendall import pairs, scores, signs
 from steppe.studies.statistics.permutation import (
     FIRST,
     MISSING,
@@ -62,14 +62,30 @@ def nested(codes, **factors):
 
 def strong_test(x, y, codes, group=None, normal=False, seed=0):
     group = np.zeros(len(x), dtype=int) if group is None else np.asarray(group)
-    same = (group[:, None] == group) & ~np.eye(len(x), dtype=bool)
     score = np.array([signs_of(x, y, group).sum() / 2])
     moved = Permutations(nested(codes), group, seed)
-    scores = tau_scores((signs(x) * same).astype(np.float32)[None], y, same.astype(np.int8), moved.holes)
+    scores = tau_scores(np.asarray(x)[None], y, group, moved.holes)
     return PermutationTest(score, scores, moved, normal)
 
 
 # --- the coefficient
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 32, 33, 34, 65, 66, 67, 200, 1100])
+def test_scores_are_sums_of_signs_with_ties_groups_and_missing_values(n):
+    """Against all pairs one by one, at sizes around those of the blocks."""
+    draws = np.random.default_rng(n)
+    for levels, of, share in ((3, 1, 0.0), (n + 1, 1, 0.2), (n + 1, 3, 0.0), (4, 3, 0.2), (40_000, 1, 0.1)):
+        x, group = draws.integers(0, levels, n).astype(float), draws.integers(0, of, n)
+        y = np.where(draws.random((4, n)) < share, MISSING, draws.integers(0, levels, (4, n)))
+        pairs = (group[:, None] == group) * np.sign(x[:, None] - x)
+        there = [(line >= 0)[:, None] & (line >= 0) for line in y]
+        expected = [int((pairs * np.sign(v[:, None] - v) * both).sum()) // 2 for v, both in zip(y, there, strict=True)]
+        assert scores(np.stack([x, -x]), y, group).tolist() == [expected, [-score for score in expected]]
+
+
+def test_equal_infinities_are_ties():
+    assert pairs([1, np.inf, np.inf, -np.inf, -np.inf], [2, 3, 4, 0, 1]).score == 8
 
 
 @settings(max_examples=50)
@@ -200,21 +216,22 @@ def test_levels_of_factors_move_as_a_whole():
     assert (r[within.all()] == r).all()
 
 
-def test_runs_without_a_partner_leave_their_pairs_out():
-    m, r = (v.ravel() for v in np.meshgrid(range(4), range(5), indexing="ij"))
-    kept = np.arange(20) != 7
-    design = Design(np.arange(19), np.zeros(19, dtype=int), {"method": m[kept], "lr": r[kept]}, False)
-    moved = Permutations(design, np.zeros(19, dtype=int), 0)
+@pytest.mark.parametrize("rates", [5, 50])
+def test_runs_without_a_partner_leave_their_pairs_out(rates):
+    """Also of more runs than 127, whose pairs do not fit into small integers."""
+    m, r = (v.ravel() for v in np.meshgrid(range(4), range(rates), indexing="ij"))
+    kept, n = np.arange(4 * rates) != 7, 4 * rates - 1
+    design = Design(np.arange(n), np.zeros(n, dtype=int), {"method": m[kept], "lr": r[kept]}, False)
+    moved = Permutations(design, np.zeros(n, dtype=int), 0)
     rows = moved.batch(0)[:200]
     assert moved.holes
     assert ((rows == MISSING).sum(1) <= 1).all()
-    x, y = np.random.default_rng(0).normal(size=(2, 19))
-    same = 1 - np.eye(19, dtype=np.int8)
-    found = tau_scores(signs(x).astype(np.float32)[None], y, same, True)(rows)[0]
+    x, y = np.random.default_rng(0).normal(size=(2, n))
+    found = tau_scores(x[None], y, np.zeros(n, dtype=int), True)(rows)[0]
     for score, order in zip(found, rows, strict=True):
         there = order >= 0
         expected = signs_of(x[there], y[order[there]]).sum() / (there.sum() * (there.sum() - 1))
-        assert score / comb(19, 2) == pytest.approx(expected, abs=1e-5)
+        assert score / comb(n, 2) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_relation_between_four_methods_has_the_p_of_their_orders():
@@ -434,15 +451,14 @@ def test_test_rows_that_differ_between_runs_together_widen_tau():
     """Two families of runs are wrong on other rows: which of them errs more depends on the rows that were drawn."""
     draws = np.random.default_rng(0)
     family = np.repeat([0, 1], 10)
-    same = 1 - np.eye(20, dtype=np.int8)
-    x = signs(family + 0.01 * draws.normal(size=20)).astype(np.float32)[None]
+    x, one = (family + 0.01 * draws.normal(size=20))[None], np.zeros(20, dtype=int)
     hard = draws.random((2, 400)) < 0.2
     together = hard[family] ^ (draws.random((20, 400)) < 0.01)
     apart = draws.random((20, 400)) < 0.2
-    wide, narrow = (float(row_variances(x, same, wrong.mean(1), wrong)[0]) for wrong in (together, apart))
+    wide, narrow = (float(row_variances(x, wrong.mean(1), one, wrong)[0]) for wrong in (together, apart))
     assert wide > 0.01
     assert narrow < 0.2 * wide
-    assert row_variances(x, same, apart.mean(1), None).tolist() == [0]
+    assert row_variances(x, apart.mean(1), one, None).tolist() == [0]
 
 
 def test_intervals_within_groups_are_of_pairs_within_groups():

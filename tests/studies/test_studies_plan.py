@@ -163,7 +163,7 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"measures": [1]}, "measures takes a list of names"),
         ({"engine": "locl"}, "there is no engine 'locl'. Did you mean 'local'"),
         ({"engine": {"wokers": 2}}, "there is no key of engine 'wokers'. Did you mean 'workers'"),
-        ({"engine": {"workers": 0}}, "workers of an engine is a whole number, 1 or more, not 0"),
+        ({"engine": {"workers": 0}}, "workers of an engine takes a whole number, 1 or more, or null (None), not 0"),
         ({"pool": "x", "grid": {}}, "not both"),
         ({"errors": "x.csv"}, "there is no `pool`"),
         ({"pool": 3}, "pool takes a text, not 3"),

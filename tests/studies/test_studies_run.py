@@ -188,7 +188,7 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
     assert expected.pvalue > 0.1
     assert one.verdict == "cannot tell"
     assert "10 runs of 1 configuration cannot tell whether sharpness predicts test_error" in found.words[1]
-    renote(study)
+    renote(study, look(study)[0])
     with Store.reading(study.store) as store:
         page = content(store)
     assert page["findings"] == json_safe(found.findings.to_dict(), str)

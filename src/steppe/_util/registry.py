@@ -118,7 +118,8 @@ def declared(package: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for module in modules_of(package):
         file = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".py")
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        text = file.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if "@register(" in text else ():
             for call in getattr(node, "decorator_list", ()):
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
                     written = {k.arg: k.value for k in call.keywords if k.arg and _is_written_out(k.value)}

@@ -18,6 +18,7 @@ from .study_output import error_lines, exit_code, heading, output_of
 if TYPE_CHECKING:
     from ..studies.plan import Study
     from ..studies.statistics.findings import Findings
+    from ..studies.table import Table
 
 PAGE = "report.html"
 
@@ -226,14 +227,14 @@ def report(which: Which, page: Page) -> Output:
         study, cells, results = study_and_results(which)
     else:
         study = study_of(which)
-        renote(study)
         cells, results = look(study)
+        renote(study, cells)
     with Store.reading(study.store, whole=False) as store:
         result = result_of(study, cells, store, results)
     if page.export is not None:
         place = export_table(Pool.of(study, cells, results).planned, page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
-    return output_of(study, replace(result, report=_page(study, page.page, result.findings)))
+    return output_of(study, replace(result, report=_page(study, page.page, result.findings, results)))
 
 
 @command("report serve")
@@ -279,10 +280,10 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
     return output_of(study, result)
 
 
-def _page(study: Study, out: str | None, findings: Findings) -> Path:
+def _page(study: Study, out: str | None, findings: Findings, stored: Table | None = None) -> Path:
     from ..studies.report import write
 
-    return write(study.store, Path(out) if out is not None else study.folder / PAGE, findings)
+    return write(study.store, Path(out) if out is not None else study.folder / PAGE, findings, stored=stored)
 
 
 def _dry(study: Study, engine: Engine) -> Output:

@@ -72,6 +72,11 @@ class Kind:
         """The type without its parameters, and these."""
         return get_origin(self.type) or self.type, get_args(self.type)
 
+    @cached_property
+    def parts(self) -> tuple[Kind, ...]:
+        """The alternatives of the items of a list, or of the values of a mapping."""
+        return kinds_of(self.shape[1][-1])
+
     @property
     def words(self) -> str:
         if get_origin(self.type) is Literal:
@@ -101,9 +106,9 @@ class Kind:
             scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "requires_grad")
             return tensors and shape is float if scalar else self._is_number(value)
         if shape in (list, dict):
-            parts = value.values() if isinstance(value, Mapping) else value
-            return isinstance(value, Mapping if shape is dict else list | tuple) and all(
-                fits(part, kind) for part in parts for kind in inside[-1:]
+            items = value.values() if isinstance(value, Mapping) else value
+            return isinstance(value, Mapping if shape is dict else list | tuple) and (
+                not inside or all(any(kind.fits(one) for kind in self.parts) for one in items)
             )
         try:
             accepted = str | os.PathLike if shape is str else shape
@@ -112,7 +117,8 @@ class Kind:
             return True
 
     def _is_number(self, value: Any) -> bool:
-        if not isinstance(value, Integral if self.type is int else Real):
+        # the test of an abstract class takes long
+        if type(value) is not self.type and not isinstance(value, Integral if self.type is int else Real):
             return False
         finite = self.type is int or Inf in self.bounds or isfinite(value)
         return finite and all(bound.holds(value) for bound in self.bounds)
@@ -177,8 +183,17 @@ def checked(source: Callable[..., Any], owner: str, values: Mapping[str, Any], t
         Whether tensors of one number are numbers.
 
     """
-    hints = hints_of(source)
-    return {name: _checked(name, owner, value, hints.get(name, Any), tensors) for name, value in values.items()}
+    hints, kinds = hints_of(source), _kinds_by_name(source)
+    return {
+        name: _checked(name, owner, value, hints.get(name, Any), kinds.get(name, ANY), tensors)
+        for name, value in values.items()
+    }
+
+
+@cache
+def _kinds_by_name(source: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
+    """The alternatives of every annotation: looking one up by the annotation itself takes long."""
+    return {name: kinds_of(annotation) for name, annotation in hints_of(source).items()}
 
 
 def check_fields(value: Any, owner: str | None = None, tensors: bool = False) -> None:
@@ -202,8 +217,7 @@ def _defaults_that_fit(cls: Any) -> dict[str, Any]:
     }
 
 
-def _checked(name: str, owner: str, value: Any, annotation: Any, tensors: bool) -> Any:
-    kinds = kinds_of(annotation)
+def _checked(name: str, owner: str, value: Any, annotation: Any, kinds: tuple[Kind, ...], tensors: bool) -> Any:
     if any(kind.fits(value, tensors) for kind in kinds if not kind.checks):
         return value
     what = f"{name} of {owner}" if owner else name
@@ -220,6 +234,7 @@ def _checked(name: str, owner: str, value: Any, annotation: Any, tensors: bool) 
     raise ValueError(f"{name} is {value!r}, and has to be {words(annotation)}")
 
 
+ANY = kinds_of(Any)
 NonNegative = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]

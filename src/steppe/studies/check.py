@@ -53,7 +53,7 @@ def check_study(
     """
     with invalid_values():
         check_trust(study, planned, trust)
-    if remote:
+    if remote or not (missing or also):  # what is measured had right names
         return {}
     check_names(study, planned, also)
     return _check_data_and_models(study, missing)
@@ -73,7 +73,6 @@ def _is_trained(cell: Cell) -> bool:
 
 def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
     """Raise `InvalidStudy` for a measure, a name or an option that does not exist, in any cell that is to train."""
-    from ..ensembles.members import members_of
     from ..measures.registry import resolve_measures
     from ..training.config import check_config
 
@@ -86,14 +85,23 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
         for cell in planned:
             if _is_trained(cell):
                 continue
-            config, ensemble = cell.parts
-            for c in [config] if ensemble is None else members_of(config, ensemble):
+            for c in _configs(cell):
                 names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
                 names += repr((c.data, c.augment, c.corruptions, c.labels, c.label_noise, c.device))
                 if names not in checked:
                     _check_rho(study, c)
                     check_config(c)
                     checked.add(names)
+
+
+def _configs(cell: Cell) -> Sequence[Config]:
+    """The configuration of a run, or those of the members of an ensemble."""
+    config, ensemble = cell.parts
+    if ensemble is None:
+        return [config]
+    from ..ensembles.members import members_of  # imports more than a study without ensembles needs
+
+    return members_of(config, ensemble)
 
 
 def _check_rows(plan: Mapping[str, Measure], configs: Sequence[Config]) -> None:

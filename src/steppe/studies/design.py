@@ -38,10 +38,12 @@ def design_words(
 def unpaired(study: Study, planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
     """The contenders of which no run has a partner, and in which settings they differ from the reference."""
     table = _table([cell for cell in planned if cell.stage != "sweep"])
-    if len(set(values_of(table, study.compare))) < 2:
+    names = values_of(table, study.compare)
+    if len(set(names)) < 2:
         return []
-    reference, _ = reference_of(table, study.compare, study.reference)
-    alone = [paired for paired in pairings(table, study.compare, reference, tuned) if paired.unpaired]
+    reference, _ = reference_of(table, names, study.compare, study.reference)
+    paired = pairings(table, names, design_of(table), study.compare, reference, tuned)
+    alone = [one for one in paired if one.unpaired]
     if not alone:
         return []
     few = ", ".join(p.contender for p in alone) if len(alone) <= FEW else f"{len(alone)} contenders"

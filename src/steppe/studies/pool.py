@@ -48,15 +48,13 @@ class Pool:
             )
             for cell in stored
         ]
-        why = [_why(run, study.admission) for run in planned]
-        counted = [(run, cell) for run, cell, reason in zip(planned, stored, why, strict=True) if not reason]
-        return cls(
-            Table(planned),
-            Table([run for run, _ in counted]),
-            Table([run for run, cell in counted if cell.predicts]),
-            Table([run for run, cell in counted if cell.stage != "sweep"]),
-            {run.key: reason for run, reason in zip(planned, why, strict=True) if reason},
-        )
+        whole = Table(planned)
+        excluded = {run.key: why for run in planned if (why := _why(run, study.admission))}
+        counted = whole.where(lambda run: run.key not in excluded)
+        relates = {cell.key for cell in stored if cell.predicts}
+        swept = {cell.key for cell in stored if cell.stage == "sweep"}
+        related = counted.where(lambda run: run.key in relates)
+        return cls(whole, counted, related, counted.where(lambda run: run.key not in swept), excluded)
 
     @property
     def used(self) -> list[Run]:

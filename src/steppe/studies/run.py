@@ -123,10 +123,10 @@ def result_of(study: Study, planned: Sequence[Cell], store: Store, table: Table 
     return replace(result, words=[*result.words, *words], tables=tables)
 
 
-def renote(study: Study) -> None:
+def renote(study: Study, planned: Sequence[Cell]) -> None:
     """Update the study's note in its store: other groups and rules need no computation."""
     with Store.join(study.store) as store:
-        _note(store, study, planned_cells(study, store.table()), ())
+        _note(store, study, planned, ())
 
 
 def look(study: Study) -> tuple[list[Cell], Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
@@ -17,6 +17,7 @@ from .._util.names import unknown
 from .grid import value_at
 from .statistics.kendall import Floats
 
+PLAIN = (str, int, float, bool, NoneType)
 State = Literal["done", "failed", "running", "open"]
 
 
@@ -212,7 +213,9 @@ class Table:
 
     @cached_property
     def _differing(self) -> list[str]:
-        configs = [dict(_leaves(run.config)) for run in self.runs]
+        names = dict.fromkeys(name for run in self.runs for name in run.config)
+        varied = {name for name in names if not _is_constant([run.config.get(name) for run in self.runs])}
+        configs = [dict(_leaves({k: v for k, v in run.config.items() if k in varied})) for run in self.runs]
         paths = dict.fromkeys(path for config in configs for path in config)
         return [path for path in paths if len({repr(config.get(path)) for config in configs}) > 1]
 
@@ -222,13 +225,18 @@ class Table:
 
     def where(self, holds: Callable[[Run], bool]) -> Table:
         """The runs for which a condition holds."""
-        return Table([run for run in self.runs if holds(run)])
+        runs = [run for run in self.runs if holds(run)]
+        return Table(runs) if len(runs) < len(self.runs) else self  # with what it has found out about its columns
+
+
+def _is_constant(column: Sequence[Any]) -> bool:
+    """Whether all are one plain value, as most settings of a large study are; 1, 1.0 and true are three."""
+    return len(set(map(type, column))) == 1 and type(column[0]) in PLAIN and column.count(column[0]) == len(column)
 
 
 def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in config.items():
-        # the test of a mapping is slow for what is none
-        if type(value) not in (str, int, float, bool, list, NoneType) and isinstance(value, Mapping):
+        if type(value) not in PLAIN and isinstance(value, Mapping):  # whose test is slow for what is none
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 
 from ..._util.names import unknown
-from ...core.fields import fits
+from ...core.fields import Count, Ge, check_fields
 from ...data.registry import loaded_once
 from ..grid import mapping
 
@@ -43,18 +43,15 @@ class EngineSettings:
     """
 
     name: EngineName = "local"
-    workers: int | None = None
-    per_gpu: int | None = None
-    retries: int = 2
+    workers: Count | None = None
+    per_gpu: Count | None = None
+    retries: Annotated[int, Ge(0)] = 2
     address: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in get_args(EngineName):
             raise ValueError(unknown("engine", str(self.name), get_args(EngineName)))
-        for name, least in (("workers", 1), ("per_gpu", 1), ("retries", 0)):
-            value = getattr(self, name)
-            if value is not None and not (fits(value, int) and value >= least):
-                raise ValueError(f"{name} of an engine is a whole number, {least} or more, not {value!r}")
+        check_fields(self, "an engine")
 
     @classmethod
     def of(cls, value: Any) -> EngineSettings:

@@ -40,7 +40,9 @@ QUICK = 2_000  # permutations for a page that is made every few seconds
 NOT_DRAWN = {"epoch", "step", "passes", "skipped", "seconds", "images_per_second", "evaluation_seconds"}
 
 
-def content(store: Store, results: Findings | None = None, *, full: bool = True) -> Content:
+def content(
+    store: Store, results: Findings | None = None, *, full: bool = True, stored: Table | None = None
+) -> Content:
     """Collect everything on the page.
 
     Parameters
@@ -51,6 +53,8 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         The study's findings, if they are already computed; computed here by default.
     full : bool
         With False, p-values start from fewer permutations, for a page that follows a running study.
+    stored : Table, optional
+        The store's runs, if they are already read.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     notes = store.notes()
     study = notes.get(ABOUT)
     study = study if isinstance(study, Mapping) else {}
-    stored = store.table()
+    stored = store.table() if stored is None else stored
     plan, cells = described(study, stored, store.path.parent)
     pool = Pool.of(plan, cells or [Cell(r.key, r.name, r.config, r.groups) for r in stored.runs], stored)
     table, used = pool.planned, {run.key for run in pool.used}
@@ -169,7 +173,7 @@ def _how(m: Measured) -> str:
 
 def _cost(known: Sequence[Measured]) -> str:
     """The mean cost per run, in passes over the rows."""
-    from ...measures.estimate import Cost
+    from ...core.estimate import Cost
 
     means = {word: _mean([m.cost.get(word, nan) for m in known]) for word in ("losses", "gradients", "products")}
     passes = {word: mean for word, mean in means.items() if mean > 0}

@@ -13,6 +13,7 @@ from ..._util.files import atomic_write
 from ..._util.pages import embedded, plotly_source, policy
 from ..statistics.findings import Findings
 from ..store import Store
+from ..table import Table
 from .contents import Content, content
 
 SCRIPTS = (
@@ -22,7 +23,9 @@ SCRIPTS = (
 """Concatenated in this order."""
 
 
-def write(store: Path, out: Path, results: Findings | None = None, *, reload: int = 0) -> Path:
+def write(
+    store: Path, out: Path, results: Findings | None = None, *, reload: int = 0, stored: Table | None = None
+) -> Path:
     """Write the report of a study atomically.
 
     Parameters
@@ -35,6 +38,8 @@ def write(store: Path, out: Path, results: Findings | None = None, *, reload: in
         The study's findings, if they are already computed.
     reload : int
         The seconds after which a browser reads the file again, while a study runs; 0 for never.
+    stored : Table, optional
+        The store's runs, if they are already read.
 
     Returns
     -------
@@ -43,7 +48,7 @@ def write(store: Path, out: Path, results: Findings | None = None, *, reload: in
 
     """
     with Store.reading(store, whole=results is None) as opened:  # findings are of a store that has been checked
-        text = html(content(opened, results, full=not reload) | {"live": reload})
+        text = html(content(opened, results, full=not reload, stored=stored) | {"live": reload})
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as file:
         file.write(text.encode())

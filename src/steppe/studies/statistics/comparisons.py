@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ..._util.names import unknown
 from ..table import Table, word
-from .design import METHOD, OWN, columns_of, contenders, design_of, first_seen, method_of, places_in, seed_of
+from .design import METHOD, OWN, Design, contenders, design_of, first_seen, method_of, places_in, seed_of
 from .differences import (
     Cells,
     cells_of,
@@ -202,13 +202,12 @@ def values_of(table: Table, compare: str) -> list[str]:
     return ["" if value is None else f"{compare}={word(value)}" for value in table.setting(compare)]
 
 
-def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str, str]:
+def reference_of(table: Table, names: Sequence[str], compare: str, reference: Any = None) -> tuple[str, str]:
     """What contenders are compared with, and a remark if the study does not have what it should be.
 
     For methods this is the plain optimizer; if there is none SAM, or the most frequent one. For other settings it is
     the first value of the study.
     """
-    names = values_of(table, compare)
     if reference is not None:
         wanted = str(reference) if compare == METHOD else f"{compare}={word(reference)}"
         if wanted not in names:
@@ -222,26 +221,26 @@ def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str
     return chosen, "" if plain else f"the study has no plain optimizer: methods are compared with {chosen}"
 
 
-def pairings(table: Table, compare: str, reference: str, tuned: Sequence[str] = ()) -> list[Paired]:
+def pairings(
+    table: Table, names: Sequence[str], design: Design, compare: str, reference: str, tuned: Sequence[str] = ()
+) -> list[Paired]:
     """The pairs of every contender with the reference, from settings alone.
 
     Runs are paired by seed and by every setting that is neither compared nor tuned, without a common seed by settings
     alone. Where nothing can be paired, all runs of the two are compared, and the settings that keep them apart named.
     """
-    names = values_of(table, compare)
     own = OWN if compare == METHOD else (compare,)
-    columns = {k: v for k, v in columns_of(table).items() if k.partition(".")[0] not in tuned and k not in own}
+    codes = {k: code for k, code in design.columns.items() if k.partition(".")[0] not in tuned and k not in own}
     if compare == METHOD:
-        columns = {k: v for k, v in columns.items() if k.partition(".")[0] not in OWN}
+        codes = {k: code for k, code in codes.items() if k.partition(".")[0] not in OWN}
     elif compare.partition(".")[0] in OWN:  # an option is part of the names of contenders
-        columns[METHOD] = contenders(table, compare.rpartition(".")[2])
-    keys = [repr(key) for key in zip(*columns.values(), strict=True)] if columns else [""] * len(table)
-    seeds = [seed_of(run) for run in table.runs]
-    codes = {name: first_seen(map(repr, column)) for name, column in columns.items()}
-    configuration, seed = first_seen(keys), first_seen(seeds)
-    places = places_in(first_seen(zip(names, keys, strict=True)))
-    rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in dict.fromkeys(names)}
-    for i, (name, key) in enumerate(zip(names, zip(keys, seeds, strict=True), strict=True)):
+        codes[METHOD] = first_seen(contenders(table, compare.rpartition(".")[2]))
+    configuration = first_seen(zip(*codes.values(), strict=True) if codes else [()] * len(table))
+    seed = first_seen(map(seed_of, table.runs))
+    places = places_in(first_seen(zip(names, configuration, strict=True)))
+    rows: dict[str, dict[tuple[int, int], int | None]] = {name: {} for name in dict.fromkeys(names)}
+    for i, (name, *both) in enumerate(zip(names, configuration.tolist(), seed.tolist(), strict=True)):
+        key = both[0], both[1]
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
     found = []
     for name in (n for n in rows if n not in (reference, "")):
@@ -265,21 +264,22 @@ def pairings(table: Table, compare: str, reference: str, tuned: Sequence[str] = 
 
 
 def contest(
-    table: Table, targets: Sequence[str], tuned: Sequence[str] = (), compare: str = METHOD, reference: Any = None
-) -> Contest:
+    table: Table, targets: Sequence[str], tuned: Sequence[str] = (), compare: str = METHOD, reference: Any = None,
+    design: Design | None = None,
+) -> Contest:  # fmt: skip
     """Compare every contender with the reference in every target."""
     names = values_of(table, compare)
     if len(set(filter(None, names))) < 2:
         what = "method" if compare == METHOD else f"value of {compare}"
         return Contest(compare, "", f"the study has one {what}: there is nothing to compare" if len(table) else "", [])
-    chosen, note = reference_of(table, compare, reference)
-    paired = pairings(table, compare, chosen, tuned)
+    design = design_of(table) if design is None else design
+    chosen, note = reference_of(table, names, compare, reference)
+    paired = pairings(table, names, design, compare, chosen, tuned)
     shares = compare.partition(".")[0] not in OF_DATA
     comparisons, spreads = [], []
-    configuration = design_of(table).configuration
     for target in targets:
         values, wrong = table.target(target).values, rows_of(table, target)
-        cells = cells_of(configuration, values)
+        cells = cells_of(design.configuration, values)
         for pairing in paired:
             one, spread = _comparison(table, pairing, (chosen, target), values, wrong, cells, shares)
             comparisons.append(replace(one, selected=bool(tuned)))

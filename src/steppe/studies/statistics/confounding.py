@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .by_setting import contexts_of
 from .design import Design
 from .jackknife import Jackknife, ends
-from .kendall import Floats, Ints, signs
+from .kendall import Floats, Ints, Signs
 
 
 @dataclass(frozen=True)
@@ -59,23 +61,26 @@ class Confounding:
         return [w.setting for w in gone if not isfinite(w.low) or min(side * w.low, side * w.high) <= 0]
 
 
-def confounding(x: Floats, y: Floats, loss: Floats, design: Design, columns: Mapping[str, Ints]) -> Confounding:
-    """Take a relation apart by the factors of the design and the settings of configurations."""
+def confounding(
+    x: Signs, y: Signs, loss: Signs | None, left_out: Jackknife, design: Design, columns: Mapping[str, Ints]
+) -> Confounding:
+    """Take a relation apart by the factors of the design and the settings of configurations.
+
+    `x`, `y` and `loss` are the signs of differences of the measure, the target and the training loss, if it is known.
+    """
     n = len(y)
     if n < 3:
         return Confounding()
-    left_out = Jackknife(design, np.zeros(n, dtype=np.int64))
-    agree = (signs(x) * signs(y)).astype(np.float64)
-    others = ~np.eye(n, dtype=bool)
+    agree, others = x * y, ~np.eye(n, dtype=bool)
 
-    def over(setting: str, weights: Floats, pairs: int) -> Within:
+    def over(setting: str, weights: NDArray[Any], pairs: int) -> Within:
         tau, without = left_out.without(agree * weights, weights)
         return Within(setting, tau, *ends(tau, left_out.spread(without) if pairs else None), pairs)
 
     within, psi = [], []
     for name, codes in design.factors.items():
         same = (codes[:, None] == codes) & others
-        within.append(over(name, same.astype(np.float64), int(same.sum()) // 2))
+        within.append(over(name, same, int(same.sum()) // 2))
     axes = list(columns.values())
     for axis, name in enumerate(columns):
         context = contexts_of(axes, axis)
@@ -84,21 +89,16 @@ def confounding(x: Floats, y: Floats, loss: Floats, design: Design, columns: Map
         weights = np.divide(near, count[:, None], out=np.zeros((n, n)), where=near)
         if near.any() and len(columns) > 1:
             psi.append(over(name, weights, int(near.sum()) // 2))
-    return Confounding(tuple(within), tuple(psi), _given(x, y, loss, left_out))
-
-
-def _given(x: Floats, y: Floats, loss: Floats, left_out: Jackknife) -> Within | None:
-    """The partial coefficient given the training loss; lower losses stand for longer training."""
-    if not np.isfinite(loss).all() or np.ptp(loss) == 0:
-        return None
-    sides = [signs(v).astype(np.float64) for v in (x, y, loss)]
-    every = 1.0 - np.eye(len(y))
-    taus = [left_out.without(sides[i] * sides[j], every) for i, j in ((0, 1), (0, 2), (1, 2))]
-    value = float(_partial(*(np.array([t]) for t, _ in taus))[0])
+    if loss is None:
+        return Confounding(tuple(within), tuple(psi))
+    # the partial coefficient given the training loss; lower losses stand for longer training
+    taus, lines = zip(*(left_out.without(matrix, others) for matrix in (agree, x * loss, y * loss)), strict=True)
+    value = float(_partial(*(np.array([tau]) for tau in taus))[0])
     if not isfinite(value):
-        return None
-    low, high = ends(value, left_out.spread(_partial(*(w for _, w in taus))))
-    return Within("training loss", value, low, high, len(y) * (len(y) - 1) // 2)
+        return Confounding(tuple(within), tuple(psi))
+    low, high = ends(value, left_out.spread(_partial(*lines)))
+    given = Within("training loss", value, low, high, n * (n - 1) // 2)
+    return Confounding(tuple(within), tuple(psi), given)
 
 
 def _partial(xy: Floats, xz: Floats, yz: Floats) -> Floats:

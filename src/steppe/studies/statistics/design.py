@@ -10,8 +10,8 @@ learning rates, make no factor: there the configuration is what is independent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Design:
         The level of each run, by factor.
     crossed : bool
         Whether configurations share seeds.
+    columns : mapping of str to array of int
+        What makes a configuration, by name: the value of each run.
 
     """
 
@@ -48,6 +50,7 @@ class Design:
     seed: Ints
     factors: Mapping[str, Ints]
     crossed: bool
+    columns: Mapping[str, Ints] = field(default_factory=dict)
 
     def of(self, rows: Ints) -> Design:
         """The design of some of the runs."""
@@ -73,15 +76,14 @@ def plural(factor: str) -> str:
 
 def design_of(table: Table) -> Design:
     """Read the design of a table from the settings of its runs."""
-    columns = columns_of(table)
-    keys = [repr(key) for key in zip(*columns.values(), strict=True)] if columns else [""] * len(table)
+    codes = _columns(table)
+    keys = list(zip(*codes.values(), strict=True)) if codes else [()] * len(table)
     seeds = [seed_of(run) for run in table.runs]
     twice = {key for key, n in Counter(zip(keys, seeds, strict=True)).items() if n > 1}
     # runs that nothing tells apart, such as checkpoints without a configuration, are each their own
     repeated = {key for key, _ in twice}
     configuration = first_seen([(key, i if key in repeated else -1) for i, key in enumerate(keys)])
     many, n = len(np.unique(configuration)), len(table)
-    codes = {name: first_seen(map(repr, column)) for name, column in columns.items()}
     factors: dict[str, Ints] = {}
     for name in sorted(codes, key=lambda name: (name != METHOD, -codes[name].max(initial=0))):
         levels = int(codes[name].max(initial=0)) + 1
@@ -93,23 +95,23 @@ def design_of(table: Table) -> Design:
     crossed = bool(1 < int(seed.max(initial=0)) + 1 <= n / 2 and not own and not repeated)
     if not crossed:
         seed = places_in(configuration)
-    return Design(configuration, seed, factors, crossed)
+    return Design(configuration, seed, factors, crossed, codes)
 
 
-def columns_of(table: Table, without: Sequence[str] = ()) -> dict[str, list[Any]]:
+def _columns(table: Table) -> dict[str, Ints]:
     """What makes a configuration: its contender, the other settings that differ, and columns of a pool's CSV file."""
     paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, *SEEDS)]
-    columns: dict[str, list[Any]] = {METHOD: list(contenders(table))}
+    codes = {METHOD: first_seen(contenders(table))}
     own = {name for name in table.settings() if name.partition(".")[0] in OWN and name != METHOD}
     for name in sorted(own):  # drawn options are no part of a contender's name
-        column = table.setting(name).tolist()
-        if not determines(first_seen(columns[METHOD]), first_seen(map(repr, column))):
-            columns[name] = column
-    columns |= {path: table.setting(path).tolist() for path in paths}
+        code = first_seen(map(repr, table.setting(name)))
+        if not determines(codes[METHOD], code):
+            codes[name] = code
+    codes |= {path: first_seen(map(repr, table.setting(path))) for path in paths}
     for name in dict.fromkeys(name for run in table.runs for name in run.groups):
         if all(run.setting(name) is None for run in table.runs):
-            columns[name] = [run.groups.get(name) for run in table.runs]
-    return {name: column for name, column in columns.items() if name not in without and len(set(map(repr, column))) > 1}
+            codes[name] = first_seen(repr(run.groups.get(name)) for run in table.runs)
+    return {name: code for name, code in codes.items() if code.max(initial=0)}
 
 
 def contenders(table: Table, without: str = "") -> list[str]:

@@ -150,7 +150,8 @@ def findings(
     targets = list(table.targets if targets is None else targets)
     design = design_of(table)
     related = list(relations(table, measures, [t for t in targets if t in table.targets], seed, design))
-    contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
+    compared = table if compared is None else compared
+    contested = contest(compared, targets, tuned, compare, reference, design if compared is table else None)
     for relation in related:
         relation.draw(draws)
     tested = [(relation, i) for relation in related for i in range(len(relation.findings))]

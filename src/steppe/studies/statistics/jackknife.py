@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..table import Table
 from .design import Design, determines
-from .kendall import Floats, Ints, Signs, signs
+from .kendall import Floats, Ints, alike, ranks, scores
 from .permutation import units_in
 from .spread import NORMAL, Part, Spread
 
@@ -34,20 +35,21 @@ class Jackknife:
         self.member: NDArray[np.bool_] = np.array(lines, dtype=bool).reshape(len(lines), len(group))
         self.strata = len(np.unique(group))
 
-    def without(self, agree: Floats, weights: Floats) -> tuple[float, Floats]:
+    def without(self, agree: NDArray[Any], weights: NDArray[Any]) -> tuple[float, Floats]:
         """The weighted mean of signs over all pairs, and without each of the lines; from symmetric matrices."""
         (score, scores), (pairs, of_pairs) = (self._sums(m) for m in (agree, weights))
         known = of_pairs > 1e-9
         left = np.divide(scores, of_pairs, out=np.full(len(scores), np.nan), where=known)
         return (score / pairs if pairs else np.nan), left
 
-    def _sums(self, matrix: Floats) -> tuple[float, Floats]:
+    def _sums(self, matrix: NDArray[Any]) -> tuple[float, Floats]:
         """The sum of a symmetric matrix, and its sums without the rows and columns of each line."""
         of_rows = matrix.sum(1, dtype=np.float64)
-        single = self.member.sum(1) == 1  # of these no product is needed, and they are most lines of a large study
-        several, inside = self.member[~single].astype(np.float32), np.empty(len(self.member))
-        inside[~single] = ((several @ matrix.astype(np.float32)).astype(np.float64) * several).sum(1)
+        single = self.member.sum(1) == 1  # the rest are few and short in a large study
+        inside = np.empty(len(self.member))
         inside[single] = matrix.diagonal()[self.member[single].argmax(1)]
+        blocks = (matrix[np.ix_(line, line)] for line in self.member[~single])
+        inside[~single] = [block.sum(dtype=np.float64) for block in blocks]
         total = float(of_rows.sum())
         return total, total - 2 * (self.member @ of_rows) + inside
 
@@ -89,29 +91,28 @@ def rows_of(table: Table, target: str) -> NDArray[np.bool_] | None:
     return None
 
 
-def row_variances(sign_x: NDArray[np.float32], compared: Signs, y: Floats, wrong: NDArray[np.bool_] | None) -> Floats:
-    """The variance of tau, one per measure, that the test rows add to what differs between runs.
+def row_variances(x: Floats, y: Floats, group: Ints, wrong: NDArray[np.bool_] | None) -> Floats:
+    """The variance of tau within groups, one per line of x, that the test rows add to what differs between runs.
 
     Groups of rows are left out, the same for all runs. What single runs would vary by anyhow, with other rows left out
     in each, is in the variance of configurations already.
     """
-    m, n = len(sign_x), len(y)
-    if wrong is None or wrong.shape[1] < 2 * ROW_GROUPS:
-        return np.zeros(m)
+    n, pairs = len(y), alike(group, group)
+    if wrong is None or wrong.shape[1] < 2 * ROW_GROUPS or not pairs:
+        return np.zeros(len(x))
     rows, groups = wrong.shape[1], ROW_GROUPS
     draws = np.random.Generator(np.random.Philox(0))
     part = draws.permutation(np.arange(rows) % groups)
     of_group = np.stack([wrong[:, part == g].sum(1) for g in range(groups)], axis=1).astype(np.float64)
     size = np.bincount(part)
-    flat = (sign_x * compared).reshape(m, n * n)
 
     def variance(groups_of: Ints) -> Floats:
-        taus = []
-        for g in range(groups):
-            gone = groups_of[:, g]
-            left = (wrong.sum(1) - of_group[np.arange(n), gone]) / (rows - size[gone])
-            taus.append(flat @ signs(y - wrong.mean(1) + left).astype(np.float32).reshape(n * n) / compared.sum())
-        spread = np.stack(taus)
+        left = [
+            y - wrong.mean(1) + (wrong.sum(1) - of_group[np.arange(n), gone]) / (rows - size[gone])
+            for gone in groups_of.T
+        ]
+        ranked = np.stack([ranks(values) for values in left])
+        spread = scores(x, ranked, group).T / pairs
         found: Floats = (groups - 1) / groups * ((spread - spread.mean(0)) ** 2).sum(0)
         return found
 

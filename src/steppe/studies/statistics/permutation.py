@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .design import Design, determines, places_in
-from .kendall import Floats, Ints, Signs, ranks
+from .kendall import MISSING, Floats, Ints, ranks, scores
 
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
@@ -39,7 +39,6 @@ LARGE = 500  # runs: larger pools draw fewer permutations at a time
 SEEN = 10  # how often a sample has to show the largest score for its share to be an estimate
 CERTAIN = 3.29  # normal quantile of 99.9 %: how certain a bound on a p-value is
 FILLED = 0.75  # the share of combinations of levels that must have runs: factors that leave more empty are not moved
-MISSING = -1
 
 Scores = Callable[[Ints], Floats]  # of permuted rows (one permutation per line): one line of scores per measure
 
@@ -134,31 +133,26 @@ def _filled(axes: Sequence[Ints]) -> float:
     return float(np.unique(np.stack(axes), axis=1).shape[1] / prod(int(axis.max()) + 1 for axis in axes))
 
 
-def tau_scores(sign_x: NDArray[np.float32], y: Floats, compared: Signs, holes: bool) -> Scores:
-    """Scores (concordant minus discordant pairs) of sign matrices of measures against permutations of y.
+def tau_scores(x: Floats, y: Floats, group: Ints, holes: bool) -> Scores:
+    """Scores (concordant minus discordant pairs) of measures, one per line, against permutations of y, within groups.
 
-    `compared` are the pairs that count; with `holes`, permuted rows may be missing.
+    With `holes`, permuted rows may be missing.
     """
-    ranked, n = ranks(y).astype(np.float32), len(y)
+    ranked = ranks(y)
+    member = (group == np.unique(group)[:, None]).astype(np.float64)
+    pairs = int((member.sum(1) * (member.sum(1) - 1)).sum())
 
-    def scores(rows: Ints) -> Floats:
-        there = rows.T >= 0
-        permuted = np.where(there, ranked[rows.T], np.float32(np.nan))
-        total = np.zeros((len(sign_x), len(rows)), dtype=np.float32)  # exact: fewer than 2^24 pairs
-        for i in range(n - 1):
-            difference = permuted[i + 1 :] - permuted[i]
-            np.clip(difference, -1, 1, out=difference)
-            if holes:
-                np.nan_to_num(difference, copy=False)
-            total += sign_x[:, i + 1 :, i] @ difference
+    def of(rows: Ints) -> Floats:
+        permuted = np.where(rows >= 0, ranked[rows], MISSING) if holes else ranked[rows]
+        found = scores(x, permuted, group).astype(np.float64)
         if not holes:
-            return total.astype(np.float64)
-        left = ((compared @ there) * there).sum(0)  # twice the pairs of which neither run is missing
-        scale = np.divide(compared.sum(), left, out=np.zeros(len(rows)), where=left > 0)
-        found: Floats = total.astype(np.float64) * scale
-        return found
+            return found
+        there = member @ (rows.T >= 0)  # twice the pairs of which neither run is missing
+        left = (there * (there - 1)).sum(0)
+        scaled: Floats = found * np.divide(pairs, left, out=np.zeros(len(rows)), where=left > 0)
+        return scaled
 
-    return scores
+    return of
 
 
 def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from ..table import Table
 from .confounding import confounding
-from .design import Design, columns_of, design_of, first_seen
+from .design import Design, design_of
 from .jackknife import FEWEST_LEVELS, Jackknife, ends, row_variances, rows_of
-from .kendall import Floats, Ints, ranks, same_group, signs
+from .kendall import Floats, Ints, Signs, alike, ranks, same_group, scores, signs
 from .permutation import NORMAL, Permutations, PermutationTest, Scores, share_scores, tau_scores
 from .predictions import HYPOTHESES, RELEVANT, Finding, GroupTau, Hypothesis
 from .spread import CONFIDENCE, POWER, Spread
@@ -31,7 +31,8 @@ FLATTEST = 0.1  # the share of runs that counts as the flattest
 # shows it in 74 to 78 % of cases, not 80 (benchmarks/verdicts.py).
 AGREEMENT = 1.03
 FEWEST = 3  # runs on either side of the weak hypothesis: the mean of fewer does not generalise
-MAX_SIGNS = 2e7  # numbers in the sign matrices of measures that are permuted together
+
+TOGETHER = 2e7  # pairs of runs of the measures that draw more permutations together
 
 
 @dataclass
@@ -126,7 +127,6 @@ def relations(
     """All hypotheses on all measures and targets, measures with the same runs together."""
     labels = table.labels()
     design = design if design is not None else design_of(table)
-    columns = {name: first_seen(map(repr, column)) for name, column in columns_of(table).items()}
     hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(labels)) > 1]
     loss = training_loss(table)
     moved: dict[tuple[bytes, bool], Permutations] = {}  # the same for all targets of the same runs
@@ -138,11 +138,11 @@ def relations(
             by_rows.setdefault(present.tobytes(), []).append(measure)
         for key, names in by_rows.items():
             rows = np.flatnonzero(np.frombuffer(key, dtype=bool))
-            size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
+            size = max(1, int(TOGETHER / max(len(rows), 1) ** 2))
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 pool = _Pool(
                     part, target, np.stack([table.measure(name).values[rows] for name in part]), y[rows],
-                    design.of(rows), labels[rows], {name: codes[rows] for name, codes in columns.items()},
+                    design.of(rows), labels[rows], {name: codes[rows] for name, codes in design.columns.items()},
                     None if wrong is None else wrong[rows], loss[rows], len(y), seed, moved, key,
                 )  # fmt: skip
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
@@ -201,36 +201,38 @@ class _Pool:
         n, within = len(self.y), hypothesis == "within groups"
         group = ranks(self.labels) if within else np.zeros(n, dtype=np.int64)
         left_out, moved = Jackknife(self.design, group), self._permutations(group, within=within)
-        compared = same_group(group, n).astype(np.int8)
-        pairs, sign_y, sign_x = int(compared.sum()) // 2, signs(self.y) * compared, [signs(x) for x in self.x]
-        matrices = np.stack([(sign * compared).astype(np.float32) for sign in sign_x])
-        rows = row_variances(matrices, compared, self.y, self.wrong) if pairs else np.zeros(len(sign_x))
+        compared = same_group(group, n)
+        pairs, sign_y = int(compared.sum()) // 2, signs(self.y)
+        loss = signs(self.loss) if np.isfinite(self.loss).all() and np.ptp(self.loss) else None
+        rows = row_variances(self.x, self.y, group, self.wrong)
         findings, scores = [], []
         spreads: list[Spread | None] = []
-        for i, sign in enumerate(sign_x):
-            agree = (sign * sign_y).astype(np.float64)
-            tau, without = left_out.without(agree, compared.astype(np.float64))
+        for i, x in enumerate(self.x):
+            sign_x = signs(x)
+            agree = sign_x * sign_y * compared
+            tau, without = left_out.without(agree, compared)
             spread = left_out.spread(without, float(rows[i])) if pairs else None
             row = self._finding(i, hypothesis, tau, spread, pairs)
             if within:
                 row = replace(row, by_group=self._by_group(agree))
             else:
-                row = replace(row, confounding=confounding(self.x[i], self.y, self.loss, self.design, self.columns))
-            findings.append(_bounded(row, attainable(self.x[i], self.y, group)))
+                apart = confounding(sign_x, sign_y, loss, left_out, self.design, self.columns)
+                row = replace(row, confounding=apart)
+            findings.append(_bounded(row, attainable(x, self.y, group)))
             spreads.append(spread)
             scores.append(float(agree.sum()) / 2)
         if not pairs:
             return Relations(findings, spreads, None)
-        permuted = tau_scores(matrices, self.y, compared, moved.holes)
+        permuted = tau_scores(self.x, self.y, group, moved.holes)
         return Relations(findings, spreads, self._test(scores, permuted, moved, normal=True))
 
-    def _by_group(self, agree: Floats) -> tuple[GroupTau, ...]:
+    def _by_group(self, agree: Signs) -> tuple[GroupTau, ...]:
         rows = []
         for label in np.unique(self.labels):
             inside = np.flatnonzero(self.labels == label)
             design, one = self.design.of(inside), np.zeros(len(inside), dtype=np.int64)
             left_out = Jackknife(design, one)
-            compared = same_group(one, len(inside)).astype(np.float64)
+            compared = same_group(one, len(inside))
             tau, without = left_out.without(agree[np.ix_(inside, inside)], compared)
             low, high = ends(tau, left_out.spread(without))
             rows.append(GroupTau(str(label), len(inside), len(np.unique(design.configuration)), tau, low, high))
@@ -281,12 +283,11 @@ def _bounded(f: Finding, most: float) -> Finding:
 
 def attainable(x: Floats, y: Floats, group: Ints) -> float:
     """The largest tau of these values in any order, over pairs within groups: ties count zero."""
-    score, pairs = 0.0, 0
-    for one in np.unique(group):
-        a, b = (np.sort(v[group == one]) for v in (x, y))
-        score += float((signs(a) * signs(b)).sum())
-        pairs += len(a) * (len(a) - 1)
-    return score / pairs if pairs else 1.0
+    pairs = alike(group, group)
+    together = [np.lexsort((values, group)) for values in (x, y)]
+    return (
+        int(scores(x[None, together[0]], ranks(y)[None, together[1]], np.sort(group))[0, 0]) / pairs if pairs else 1.0
+    )
 
 
 def flattest(x: Floats) -> NDArray[np.bool_]:
