@@ -50,7 +50,7 @@ from .folder import (
 )
 from .loggers import Logger, build_logger, in_order, start
 from .loop import Training
-from .problem import data_of, fingerprint, options_of
+from .problem import data_of, options_of
 from .progress import progress_shown
 from .schedule import Position, Timeline, learning_rate, prune_step
 from .stopping import stop_signals
@@ -261,7 +261,7 @@ class Opened:
     def begin(self, training: Training, splits: Splits) -> Run:
         """Delete what an interrupted write left, and write run.yaml with this start in it; return the run."""
         path, before, done, config, task = self.path, self.about, self.done, training.config, training.task
-        data, factory = fingerprint(splits), _factory(config.model)
+        data, factory = splits.digest, _factory(config.model)
         init = asdict(training.init) if training.init is not None else (before or {}).get("init")
         if before is not None:
             if before["data"] != data:
@@ -302,7 +302,7 @@ class Opened:
         about = {
             "config": plain(config),
             "data": data,  # a fingerprint of all rows
-            "rows": {k: len(v) for k, v in vars(splits).items() if v is not None},
+            "rows": {name: len(part) for name, part in splits.parts.items()},
             "task": {
                 "shape": list(task.shape),
                 "outputs": task.outputs,
