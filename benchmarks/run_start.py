@@ -102,9 +102,10 @@ def main(arguments: list[str] | None = None) -> None:
                         found.setdefault(f"rows, {name}, {which} run of a worker", []).append(spent)
     lines = ["| cost | CPU seconds |", "|---|---|", *(f"| {name} | {quartiles(v)} |" for name, v in found.items())]
     text = (
-        f"# What a run costs before it trains\n\n{datetime.date.today()}, {cpu()}, one thread of a {os.cpu_count()}-core "
-        f"machine with other work, torch {torch.__version__}, n = {chosen.rounds} rounds, medians and quartiles; files "
-        f"in the page cache.\nRepeat with `python benchmarks/run_start.py --rounds {chosen.rounds}`.\n\n"
+        f"# What a run costs before it trains\n\n{datetime.date.today()}, {cpu()}, one thread of a "
+        f"{os.cpu_count()}-core machine with other work, torch {torch.__version__}, n = {chosen.rounds} rounds, medians "
+        f"and quartiles; files in the page cache.\n"
+        f"Repeat with `python benchmarks/run_start.py --rounds {chosen.rounds}`.\n\n"
         + "\n".join(lines)
         + "\n"
     )
