@@ -103,8 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
     lines = ["| cost | CPU seconds |", "|---|---|", *(f"| {name} | {quartiles(v)} |" for name, v in found.items())]
     text = (
         f"# What a run costs before it trains\n\n{datetime.date.today()}, {cpu()}, one thread of a "
-        f"{os.cpu_count()}-core machine with other work, torch {torch.__version__}, n = {chosen.rounds} rounds, medians "
-        f"and quartiles; files in the page cache.\n"
+        f"{os.cpu_count()}-core machine with other work, torch {torch.__version__}, n = {chosen.rounds} rounds, "
+        f"medians and quartiles; files in the page cache.\n"
         f"Repeat with `python benchmarks/run_start.py --rounds {chosen.rounds}`.\n\n"
         + "\n".join(lines)
         + "\n"
