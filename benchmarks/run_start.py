@@ -105,9 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"# What a run costs before it trains\n\n{datetime.date.today()}, {cpu()}, one thread of a "
         f"{os.cpu_count()}-core machine with other work, torch {torch.__version__}, n = {chosen.rounds} rounds, "
         f"medians and quartiles; files in the page cache.\n"
-        f"Repeat with `python benchmarks/run_start.py --rounds {chosen.rounds}`.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        f"Repeat with `python benchmarks/run_start.py --rounds {chosen.rounds}`.\n\n" + "\n".join(lines) + "\n"
     )
     print(text)
     if chosen.out:
