@@ -101,7 +101,7 @@ def test_a_longer_run_prunes_at_the_same_step_or_is_refused(tmp_path: Path) -> N
     settings = config(tmp_path / "run", epochs=3, **PLAIN)
     train(settings)
     with pytest.raises(
-        ValueError, match="its pruning depends on .*: in step 7 it was begun, and would be yet to begin"
+        ValueError, match=r"its pruning depends on .*: in step 7 it was begun, and would be yet to begin"
     ):
         train(replace(settings, epochs=6))
 
