@@ -41,7 +41,7 @@ def train(config: Config, how: How, parsed: Parsed) -> Output:
     from ..training.stopping import Stopped
 
     try:
-        done = entry.train(config, how.progress)
+        done = entry.train_checked(config, how.progress)
     except Stopped as stop:
         unfinished = {"out": str(stop.path), "finished": False}
         return Output(unfinished, errors=[f"steppe train: {stop}"], code=stop_code(stop))

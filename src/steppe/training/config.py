@@ -200,6 +200,11 @@ class Config:
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the method, without those that training adds."""
+        return {**self.method_options, **({} if self.rho is None else {"rho": self.rho})}
+
 
 FREE = ("out", "data_root", "loggers", "log_every", "checkpoint_every")
 """Settings that change no number, and may change from one start of a run to the next."""
@@ -228,7 +233,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     from ..data.registry import check_name
     from ..data.small_images import check_labels
     from ..measures.registry import resolve_measures
-    from ..methods.registry import METHODS
+    from ..methods.registry import METHODS, method
     from ..nn.registry import check_options
     from .loggers import LOGGERS
 
@@ -255,28 +260,17 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     known_device(config.device)
     if METHODS[config.method].needs_momentum and config.optimizer == "sgd" and not config.momentum:
         raise ValueError(f"{config.method} reads SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
-    return method_of(config, spelled)
-
-
-def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """Return the method with the options of a configuration, without those that training adds."""
-    from ..methods.registry import method
-
-    options = dict(config.method_options)
     if config.rho is not None:
+        given = f"{spelled('rho')} is {config.rho:g}"
         if config.method == "none":
             raise ValueError(
-                f"{spelled('rho')} is {config.rho:g}, and method none, the base optimizer alone, has no rho: leave it "
-                "out, or choose a method such as sam"
+                f"{given}, and method none, the base optimizer alone, has no rho: leave it out, or choose a method "
+                "such as sam"
             )
-        if options.get("rho", config.rho) != config.rho:
-            raise ValueError(
-                f"{spelled('rho')} is {config.rho:g}, and rho in {spelled('method_options')} is {options['rho']!r}: "
-                "give one of them"
-            )
-        options["rho"] = config.rho
+        if (other := config.method_options.get("rho", config.rho)) != config.rho:
+            raise ValueError(f"{given}, and rho in {spelled('method_options')} is {other!r}: give one of them")
     with _prefixed(spelled("method_options"), f" of {config.method}"):
-        return method(config.method, **options)
+        return method(config.method, **config.options)
 
 
 def known_device(name: str | None) -> None:

@@ -102,6 +102,11 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
     """
     plain(config)  # raises before anything is created if a file cannot hold the configuration
     check_config(config)
+    return train_checked(config, progress, until, lean=lean)
+
+
+def train_checked(config: Config, progress: bool | None = None, until: int | None = None, *, lean: bool = False) -> Run:
+    """Train as `train` does, for callers that have checked the configuration."""
     path, device = folder_of(config), device_of(config.device)
     with ExitStack() as stack:
         stop_request = stack.enter_context(stop_signals())

@@ -19,7 +19,6 @@ from ..measures.batches import logits_of
 from ..measures.functional import unwrap
 from ..methods.registry import METHODS, method
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
-from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .model import lr_factors
@@ -164,11 +163,8 @@ def trained_loss(config: Config, task: Task) -> Loss:
 
 def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     """Return the options of the method, including those that follow from the run."""
-    options: dict[str, Any] = dict(config.method_options)
-    if config.rho is not None:
-        options["rho"] = config.rho
     run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "held_out": bool(config.held_out)}
-    return {**METHODS[config.method].in_run(**run), **options}
+    return {**METHODS[config.method].in_run(**run), **config.options}
 
 
 FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
@@ -176,7 +172,6 @@ FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative 
 
 def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
-    options = options_of(config, timeline)
     if METHODS[config.method].sets_lr and config.momentum:
         warnings.warn(
             f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "
@@ -197,10 +192,8 @@ def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Tas
         base = SGD(groups, lr, momentum, weight_decay=decay, nesterov=config.nesterov)
     else:  # beta2: torch's default
         base = (Adam if config.optimizer == "adam" else AdamW)(groups, lr, (momentum, 0.999), weight_decay=decay)
-    engine: dict[str, Any] = {"model": model, "seed": config.seed}
-    engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
-    if config.sharp_rows is None:
-        return build(config.method, base, **engine, **options)
-    chosen = method(config.method, **options)
-    inner = chosen.method if isinstance(chosen, SharpBalance) else chosen
-    return SharpnessAware(base, OnSomeRows(inner), **engine)
+    chosen = method(config.method, **options_of(config, timeline))
+    if config.sharp_rows is not None:
+        chosen = OnSomeRows(chosen.method if isinstance(chosen, SharpBalance) else chosen)
+    on_nonfinite = None if config.on_nonfinite == "late" else config.on_nonfinite
+    return SharpnessAware(base, chosen, model=model, seed=config.seed, on_nonfinite=on_nonfinite)
