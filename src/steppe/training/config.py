@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import Count, Fraction, Ge, Gt, Inf, Le, Lt, NonNegative, Positive, check_fields
 from ..methods.facts import run_settings, sets_lr
-
-if TYPE_CHECKING:
-    from ..core.probe import Method
 
 INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
@@ -215,8 +212,8 @@ _NOT_SHARDED = {
 }
 
 
-def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
+def check_config(config: Config, spelled: Callable[[str], str] = str) -> None:
+    """Raise ValueError for unknown names and for options that their owner does not have.
 
     Parameters
     ----------
@@ -270,7 +267,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
         if (other := config.method_options.get("rho", config.rho)) != config.rho:
             raise ValueError(f"{given}, and rho in {spelled('method_options')} is {other!r}: give one of them")
     with _prefixed(spelled("method_options"), f" of {config.method}"):
-        return method(config.method, **config.options)
+        method(config.method, **config.options)
 
 
 def known_device(name: str | None) -> None:
