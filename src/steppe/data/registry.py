@@ -21,7 +21,7 @@ OWN = {
     "npz:PATH": "arrays in a NumPy file",
 }
 """Forms of names for data sets of the user's own."""
-OTHERS = "Some of the papers (flowers102, stanford-cars, fgvc-aircraft, oxford-pets) come with steppe-papers."
+OTHERS = "Some of the papers (flowers102, stanford-cars, oxford-pets, sparse-regression, ...) come with steppe-papers."
 LARGEST = 4096  # pixels of a side
 
 

@@ -229,7 +229,6 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> None:
     from ..data.corruptions import selected
     from ..data.registry import check_name
     from ..data.small_images import check_labels
-    from ..measures.registry import resolve_measures
     from ..methods.registry import METHODS, method
     from ..nn.registry import check_options
     from .loggers import LOGGERS
@@ -252,8 +251,11 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> None:
         else:
             _check("logger", name, LOGGERS)
             require(LOGGERS[name].extra)
-    with _prefixed(spelled("measures")):
-        resolve_measures(config.measures)
+    if config.measures:
+        from ..measures.registry import resolve_measures  # imports scipy
+
+        with _prefixed(spelled("measures")):
+            resolve_measures(config.measures)
     known_device(config.device)
     if METHODS[config.method].needs_momentum and config.optimizer == "sgd" and not config.momentum:
         raise ValueError(f"{config.method} reads SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
