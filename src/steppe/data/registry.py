@@ -100,10 +100,13 @@ def kept(use: str, key: object, make: Callable[[], Splits]) -> Splits:
     """Return the rows that `make` returns; in a block of `loaded_once`, those of the last call with the same key."""
     if not _last:
         return make()
-    if use not in _last[0] or _last[0][use][0] != key:
-        _last[0].pop(use, None)  # one at a time: data sets are large
-        _last[0][use] = key, make()
-    return _last[0][use][1]
+    last = _last[0]
+    before, rows = last.pop(use, (None, None))  # another thread may ask for others meanwhile
+    if rows is None or before != key:
+        rows = None  # one at a time: data sets are large
+        rows = make()
+    last[use] = key, rows
+    return rows
 
 
 @contextmanager
