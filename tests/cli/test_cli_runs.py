@@ -207,7 +207,7 @@ def test_whatever_happens_is_an_exit_code(
     def broken(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(steppe.training.entry, "train", broken)
+    monkeypatch.setattr(steppe.training.entry, "train_checked", broken)
     told(capsys, "train", "--out", "runs.bad/e", code=code)
 
 
@@ -218,7 +218,7 @@ def test_a_stopped_run_prints_how_to_resume(
     def stopped(*_: Any) -> None:
         raise Stopped(Path("runs/x"), Position(3, 4), sent.name)
 
-    monkeypatch.setattr(steppe.training.entry, "train", stopped)
+    monkeypatch.setattr(steppe.training.entry, "train_checked", stopped)
     assert "rerun the command to resume in runs/x" in told(capsys, "train", "--out", "runs/x", code=code)
     assert answered(capsys, "train", "--out", "runs/x", code=code) == {"out": "runs/x", "finished": False}
 

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from PIL import Image
 
 from steppe.data import DATASETS, cifar_c, load
 from steppe.data.registry import loaded_once
+from steppe.training import Config
+from steppe.training.problem import data_of
 
 
 def loaded(name: str, root: Path):
@@ -202,6 +205,22 @@ def test_within_a_block_the_last_data_set_is_read_once(tmp_path: Path) -> None:
         assert len(load(one).train) == 5  # read again: one data set is kept
     write_picture(tmp_path / "one" / "train" / "a" / "newer.png")
     assert len(load(one).train) == 6
+
+
+def test_runs_on_the_same_rows_share_them_within_a_block() -> None:
+    one, other = (Config(data="digits", label_noise=0.2, seed=seed) for seed in (0, 1))
+    assert data_of(one) is not data_of(one)
+    with loaded_once():
+        first = data_of(one)
+        assert data_of(replace(one, method="none", data_seed=0)) is first  # the same settings and seed of the rows
+        assert data_of(other) is not first  # one at a time is kept
+        again = data_of(one)
+        assert again is not first
+        assert again.digest == first.digest
+        plain = data_of(replace(one, label_noise=0.0))
+        assert data_of(replace(other, label_noise=0.0)) is plain  # nothing is drawn: any seed
+        for change in ({"fraction": 0.5}, {"per_class": 3}, {"validation": 0.1}, {"held_out": 0.1}):
+            assert data_of(replace(one, label_noise=0.0, **change)).digest != plain.digest
 
 
 def test_npz_in_parts(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_run_under_way_can_be_made_longer_where_its_past_is_the_same(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"schedule": "cosine"}, r"schedule cosine .*number of steps: in step \d+ it was \S+ and would be \S+"),
+        ({"schedule": "cosine"}, r"schedule cosine .*number of steps: in step \d+ it was \S+, and would be \S+"),
         ({"schedule": "linear"}, "schedule linear"),
         ({"schedule": "multistep", "milestones": [0.5]}, "schedule multistep"),
         ({"schedule": "constant", "warmup": 0.2}, "warmup"),

@@ -81,7 +81,7 @@ def _plan(design: Design, start: Mapping[str, Any], folder: Path) -> tuple[Desig
     if "train" not in design.task and start["engine"] != "ray":  # where others read the rows
         with usage_errors(ValueError):
             splits = check_runs(design, start["where"])
-        rows = {name: len(part) for name, part in vars(splits).items() if part is not None}
+        rows = {name: len(part) for name, part in splits.parts.items()}
         probed = probe(design, start["where"])
         if design.axis == "seconds":
             own = probed.epoch[design.reference]

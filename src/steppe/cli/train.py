@@ -41,7 +41,7 @@ def train(config: Config, how: How, parsed: Parsed) -> Output:
     from ..training.stopping import Stopped
 
     try:
-        done = entry.train(config, how.progress)
+        done = entry.train_checked(config, how.progress)
     except Stopped as stop:
         unfinished = {"out": str(stop.path), "finished": False}
         return Output(unfinished, errors=[f"steppe train: {stop}"], code=stop_code(stop))
@@ -81,7 +81,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     done = Opened.of(path, config).done if path.exists() else None
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
-        "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
+        "rows": {part: len(rows) for part, rows in splits.parts.items()},
         "steps": timeline.steps,
         "steps_per_epoch": timeline.per_epoch,
         "passes_per_step": METHODS[config.method].usual_passes(**options_of(config, timeline)),

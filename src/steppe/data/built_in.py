@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.resources import as_file, files
-from math import pi, sqrt
+from math import pi
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from ..core.draw import seed_of
 from .dataset import Dataset, Splits
@@ -63,8 +62,8 @@ def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: 
 
     """
 
-    def part(name: str, n: int, stream: int) -> Dataset:
-        draws = _stream(seed, stream)
+    def part(name: str, n: int, use: int) -> Dataset:
+        draws = stream(seed, use)
         targets = torch.arange(n) % 2
         radius = torch.rand(n, generator=draws, dtype=torch.float64).sqrt()  # arc length grows as the radius squared
         angle = 2 * pi * turns * radius + pi * targets
@@ -86,7 +85,7 @@ def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
         Seed of the weights.
 
     """
-    draws = _stream(seed, TRUTH)
+    draws = stream(seed, TRUTH)
     with torch.random.fork_rng(devices=[]):  # torch's initial weights, overwritten below, advance its generator
         net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
     with torch.no_grad():
@@ -110,85 +109,22 @@ def teacher_student(
     """
     net = teacher(inputs, hidden, seed)
 
-    def part(n: int, stream: int) -> Dataset:
-        x = torch.randn(n, inputs, generator=_stream(seed, stream))
+    def part(n: int, use: int) -> Dataset:
+        x = torch.randn(n, inputs, generator=stream(seed, use))
         return Dataset("teacher-student", x, net(x))
 
     return Splits(part(rows, TRAIN), part(test_rows, TEST))
 
 
-Law = Callable[[int, int, Generator], Tensor]
-
-
-def gaussian_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
-    """Draw independent standard Gaussian entries: in expectation the loss is the squared distance from the truth."""
-    return torch.randn(rows, dimensions, generator=draws)
-
-
-def whitened_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
-    """Draw rows with X'X = rows * I, so that the mean loss *is* the squared distance from the truth."""
-    if rows < dimensions:
-        raise ValueError(f"{rows} rows cannot be white in {dimensions} dimensions: use at least {dimensions} rows")
-    x = torch.randn(rows, dimensions, generator=draws, dtype=torch.float64)
-    orthonormal: Tensor = torch.linalg.qr(x).Q
-    return (orthonormal * sqrt(rows)).float()
-
-
-def sparse_truth(dimensions: int = 200, nonzero: int = 20, seed: int = 0) -> Tensor:
-    """Return the vector behind `sparse_regression`: 1 or -1 at random places, 0 elsewhere.
+def stream(seed: int, use: int) -> Generator:
+    """Return the random numbers of a seed for one of its uses.
 
     Parameters
     ----------
-    dimensions, nonzero
-        Length of the vector, and number of nonzero entries.
     seed
-        Seed of places and signs.
+        The seed of the data set.
+    use
+        `TRUTH`, `TRAIN` or `TEST`.
 
     """
-    draws = _stream(seed, TRUTH)
-    truth = torch.zeros(dimensions)
-    places = torch.randperm(dimensions, generator=draws)[:nonzero]
-    truth[places] = torch.randint(0, 2, (nonzero,), generator=draws).float() * 2 - 1
-    return truth
-
-
-def sparse_regression(
-    rows: int = 128,  # fewer than dimensions, so many vectors fit; enough that the one of least l1 norm is the truth
-    test_rows: int = 1000,
-    dimensions: int = 200,  # with 90 % zeros: Andriushchenko et al. 2023, Section 5.2
-    nonzero: int = 20,
-    law: Law = gaussian_rows,
-    seed: int = 0,
-) -> Splits:
-    """Return the regression of the papers on diagonal linear networks: y = <x, truth> for a sparse truth, no noise.
-
-    Where rows < dimensions many vectors fit, and their l1 norm relates to how well they predict. The paper's closed
-    forms assume white inputs (`whitened_rows`, at least as many rows as dimensions): at a minimum of the mean squared
-    error the Hessian of u * v is then 2 [[v v, u v], [u v, u u]], diagonal in each block. (The paper prints it without
-    the 2, though its loss has no 1/2.)
-
-    Parameters
-    ----------
-    rows, test_rows
-        Numbers of rows.
-    dimensions, nonzero
-        As in `sparse_truth`.
-    law
-        Draws the training inputs: `gaussian_rows` or `whitened_rows`.
-    seed
-        Seed of the truth and of the inputs.
-
-    """
-    if not 0 < nonzero <= dimensions:
-        raise ValueError(f"{nonzero} of {dimensions} coefficients cannot be nonzero: use 1 to {dimensions}")
-    truth = sparse_truth(dimensions, nonzero, seed)
-
-    def part(n: int, stream: int, rows_of: Law) -> Dataset:
-        x = rows_of(n, dimensions, _stream(seed, stream))
-        return Dataset("sparse-regression", x, (x @ truth).unsqueeze(1))
-
-    return Splits(part(rows, TRAIN, law), part(test_rows, TEST, gaussian_rows))
-
-
-def _stream(seed: int, use: int) -> Generator:
     return Generator().manual_seed(seed_of(seed, use))

@@ -232,7 +232,6 @@ _KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny i
 _own("digits", "8 x 8 images of digits", "built_in.digits", rows=(1200, 597), shape=(1, 8, 8), classes=10)
 _own("spirals", "two spirals in the plane", "built_in.spirals", rows=(1000, 1000), shape=(2,), classes=2)
 _own("teacher-student", "regression on a random network", "built_in.teacher_student", rows=(1000, 1000), shape=(20,))
-_own("sparse-regression", "for diagonal linear networks", "built_in.sparse_regression", rows=(128, 1000), shape=(200,))
 
 # Sizes and SHA-256 of the published files: TensorFlow Datasets' url_checksums, where nothing else is said
 _own(

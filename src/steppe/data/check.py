@@ -179,8 +179,7 @@ def _file(path: Path) -> Found:
 
 
 def _parts(splits: Splits) -> tuple[Part, ...]:
-    named = {"train": splits.train, "test": splits.test, "validation": splits.validation}
-    return tuple(_part(name, part) for name, part in named.items() if part is not None)
+    return tuple(_part(name, part) for name, part in splits.parts.items())
 
 
 def _part(name: str, rows: Dataset) -> Part:

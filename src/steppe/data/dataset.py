@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -105,6 +107,22 @@ class Splits:
     test: Dataset
     validation: Dataset | None = None
     held_out: Dataset | None = None
+
+    @property
+    def parts(self) -> dict[str, Dataset]:
+        """The parts that there are, by name."""
+        named = {"train": self.train, "test": self.test, "validation": self.validation, "held_out": self.held_out}
+        return {name: rows for name, rows in named.items() if rows is not None}
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest that changes if any row does."""
+        state = hashlib.blake2b(digest_size=16)
+        for rows in self.parts.values():
+            for t in (rows.inputs, rows.targets):
+                state.update(f"{t.dtype}{tuple(t.shape)}".encode())
+                state.update(t.cpu().contiguous().numpy().data)
+        return state.hexdigest()
 
 
 class DataError(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf, isfinite
 from pathlib import Path
@@ -21,7 +21,7 @@ OWN = {
     "npz:PATH": "arrays in a NumPy file",
 }
 """Forms of names for data sets of the user's own."""
-OTHERS = "Some of the papers (flowers102, stanford-cars, fgvc-aircraft, oxford-pets) come with steppe-papers."
+OTHERS = "Some of the papers (flowers102, stanford-cars, oxford-pets, sparse-regression, ...) come with steppe-papers."
 LARGEST = 4096  # pixels of a side
 
 
@@ -85,35 +85,47 @@ def load(name: str, root: Path | str = "data") -> Splits:
     (torch.Size([1200, 1, 8, 8]), 597, ('0', '1', '2'))
 
     """
-    if not _last_loaded:
-        return _read(name, root)
-    key = name, str(Path(root).expanduser().absolute())
-    if key not in _last_loaded[0]:
-        _last_loaded[0].clear()  # one at a time: data sets are large
-        _last_loaded[0][key] = _read(name, root)
-    return _last_loaded[0][key]
+    return kept("set", (name, absolute(root)), lambda: _read(name, root))
 
 
-_last_loaded: list[dict[tuple[str, str], Splits]] = []  # one and the same dictionary for each block of `loaded_once`
+def absolute(root: Path | str) -> Path:
+    """Return the folder that holds the data sets, whatever the working folder is later."""
+    return Path(root).expanduser().absolute()
+
+
+_last: list[dict[str, tuple[object, Splits]]] = []  # by use, with its key; one dictionary for all blocks
+
+
+def kept(use: str, key: object, make: Callable[[], Splits]) -> Splits:
+    """Return the rows that `make` returns; in a block of `loaded_once`, those of the last call with the same key."""
+    if not _last:
+        return make()
+    last = _last[0]
+    before, rows = last.pop(use, (None, None))  # another thread may ask for others meanwhile
+    if rows is None or before != key:
+        rows = None  # one at a time: data sets are large
+        rows = make()
+    last[use] = key, rows
+    return rows
 
 
 @contextmanager
 def loaded_once() -> Iterator[None]:
-    """Within the block, `load` keeps the data set that it read last, and returns it if it is loaded again.
+    """Within the block, keep the data set that was read last, and the rows that were last made of one.
 
     For code that loads a data set several times while its files stay the same. Blocks may be nested.
     """
-    _last_loaded.append(_last_loaded[0] if _last_loaded else {})
+    _last.append(_last[0] if _last else {})
     try:
         yield
     finally:
-        _last_loaded.pop()
+        _last.pop()
 
 
 def keep_loaded() -> None:
     """Do the same to the end of this process, as workers do that compute many jobs on the same data."""
-    if not _last_loaded:
-        _last_loaded.append({})
+    if not _last:
+        _last.append({})
 
 
 def _read(name: str, root: Path | str) -> Splits:

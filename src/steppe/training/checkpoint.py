@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -111,24 +112,27 @@ def sweep(folder: Path, referenced: Container[str]) -> None:
 def read_header(folder: Path, name: str = WEIGHTS) -> Header | None:
     """Read the header of a checkpoint; None if there is no checkpoint yet."""
     path = folder / name
-    if not path.exists():
-        if name == WEIGHTS and (folder / PREVIOUS).exists():
-            raise FileNotFoundError(f"{path} is lost. {RESTORE}")
+    if _not_yet(path):
         return None
-    try:
-        with safe_open(path, "pt") as file:
-            return _header(file.metadata() or {}, path)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+    with _as_damage(path), safe_open(path, "pt") as file:
+        return _header(file.metadata() or {}, path)
 
 
 def load(folder: Path, name: str = WEIGHTS) -> Checkpoint | None:
     """Read a whole checkpoint; None if there is none yet. Raise if it or its records are damaged or lost."""
-    header = read_header(folder, name)
-    if header is None:
+    path = folder / name
+    if _not_yet(path):
         return None
-    weights, state = read_weights(folder, name), read_state(folder, header, name) if header.state else None
+    header, weights, _ = _read(path)
+    state = read_state(folder, header, name) if header.state else None
     return Checkpoint(name, header, weights, state, read_records(folder, header.records))
+
+
+def _not_yet(path: Path) -> bool:
+    """Return whether a checkpoint was never written; raise FileNotFoundError if it is lost."""
+    if not path.exists() and path.name == WEIGHTS and path.with_name(PREVIOUS).exists():
+        raise FileNotFoundError(f"{path} is lost. {RESTORE}")
+    return not path.exists()
 
 
 def load_intact(folder: Path) -> Checkpoint | None:
@@ -153,7 +157,7 @@ def go_back(folder: Path) -> None:
 
 def read_weights(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor]:
     """Read the model's weights and buffers."""
-    return _read(folder / name)[0]
+    return _read(folder / name)[1]
 
 
 def read_state(folder: Path, header: Header, name: str = WEIGHTS) -> Any:
@@ -161,13 +165,11 @@ def read_state(folder: Path, header: Header, name: str = WEIGHTS) -> Any:
     path = folder / header.state
     if not path.exists():
         raise FileNotFoundError(f"{folder / name} needs {header.state}, which does not exist. {RESTORE}")
-    tensors, metadata = _read(path)
-    try:
-        if _header(metadata, path) != header:
+    own, tensors, tree = _read(path)
+    with _as_damage(path):
+        if own != header:
             raise ValueError("it belongs to another checkpoint")
-        return unpack(tensors, metadata["tree"], path)
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise _damaged(path, error) from error
+        return unpack(tensors, tree, path)
 
 
 def append_record(folder: Path, record: Mapping[str, Any], before: RecordsPrefix) -> tuple[Record, RecordsPrefix]:
@@ -262,34 +264,32 @@ def _serialised(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> byte
     return save_tensors(tensors, with_digests(tensors, metadata))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(path: Path) -> tuple[Header, dict[str, Tensor], str]:
+    """Read the header, the tensors and the tree of a file; raise ValueError unless all are as they were written."""
     content = path.read_bytes()  # in one read: a running process may replace the file meanwhile
-    try:
+    with _as_damage(path):
         tensors = load_tensors(content)
         metadata = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)["__metadata__"]
-        _check_format(metadata, path)
+        header = _header(metadata, path)
         check_tensors_unchanged(tensors, metadata)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
-    return tensors, metadata
-
-
-def _check_format(metadata: Mapping[str, str], path: Path) -> None:
-    number = from_json(metadata[OURS], path)["format"]
-    if number != FORMAT:
-        raise ValueError(f"its format is {number!r}; this version of steppe reads {FORMAT}")
+        return header, tensors, metadata.get("tree", "")
 
 
 def _header(metadata: Mapping[str, str], path: Path) -> Header:
-    _check_format(metadata, path)
+    about = from_json(metadata[OURS], path)
+    if about["format"] != FORMAT:
+        raise ValueError(f"its format is {about['format']!r}; this version of steppe reads {FORMAT}")
     check_metadata_unchanged(metadata)
-    header = from_json(metadata[OURS], path)
-    state = str(header["state"])
+    state = str(about["state"])
     if Path(state).name != state:
         raise ValueError(f"it names a file outside its folder: {state}")
-    records = RecordsPrefix(**header["records"])
-    return Header(Position(**header["position"]), state, records, bool(header["finished"]))
+    return Header(Position(**about["position"]), state, RecordsPrefix(**about["records"]), bool(about["finished"]))
 
 
-def _damaged(path: Path, why: Exception) -> ValueError:
-    return ValueError(f"{path} is no checkpoint of a run, or is damaged: {why}. {RESTORE}")
+@contextmanager
+def _as_damage(path: Path) -> Iterator[None]:
+    """Turn the errors that damaged bytes raise into one ValueError that says what to do."""
+    try:
+        yield
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is no checkpoint of a run, or is damaged: {error}. {RESTORE}") from error

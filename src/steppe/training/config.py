@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import BelowOne, Count, Fraction, Ge, Gt, Inf, Le, NonNegative, Positive, check_fields
 from ..methods.facts import run_settings, sets_lr
-
-if TYPE_CHECKING:
-    from ..core.probe import Method
 
 INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
@@ -205,6 +202,11 @@ class Config:
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the method, without those that training adds."""
+        return {**self.method_options, **({} if self.rho is None else {"rho": self.rho})}
+
 
 FREE = ("out", "data_root", "loggers", "log_every", "checkpoint_every")
 """Settings that change no number, and may change from one start of a run to the next."""
@@ -215,8 +217,8 @@ _NOT_SHARDED = {
 }
 
 
-def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
+def check_config(config: Config, spelled: Callable[[str], str] = str) -> None:
+    """Raise ValueError for unknown names and for options that their owner does not have.
 
     Parameters
     ----------
@@ -232,8 +234,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     from ..data.corruptions import selected
     from ..data.registry import check_name
     from ..data.small_images import check_labels
-    from ..measures.registry import resolve_measures
-    from ..methods.registry import METHODS
+    from ..methods.registry import METHODS, method
     from ..nn.registry import check_options
     from .loggers import LOGGERS
 
@@ -255,33 +256,25 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
         else:
             _check("logger", name, LOGGERS)
             require(LOGGERS[name].extra)
-    with _prefixed(spelled("measures")):
-        resolve_measures(config.measures)
+    if config.measures:
+        from ..measures.registry import resolve_measures  # imports scipy
+
+        with _prefixed(spelled("measures")):
+            resolve_measures(config.measures)
     known_device(config.device)
     if METHODS[config.method].needs_momentum and config.optimizer == "sgd" and not config.momentum:
         raise ValueError(f"{config.method} reads SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
-    return method_of(config, spelled)
-
-
-def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """Return the method with the options of a configuration, without those that training adds."""
-    from ..methods.registry import method
-
-    options = dict(config.method_options)
     if config.rho is not None:
+        given = f"{spelled('rho')} is {config.rho:g}"
         if config.method == "none":
             raise ValueError(
-                f"{spelled('rho')} is {config.rho:g}, and method none, the base optimizer alone, has no rho: leave it "
-                "out, or choose a method such as sam"
+                f"{given}, and method none, the base optimizer alone, has no rho: leave it out, or choose a method "
+                "such as sam"
             )
-        if options.get("rho", config.rho) != config.rho:
-            raise ValueError(
-                f"{spelled('rho')} is {config.rho:g}, and rho in {spelled('method_options')} is {options['rho']!r}: "
-                "give one of them"
-            )
-        options["rho"] = config.rho
+        if (other := config.method_options.get("rho", config.rho)) != config.rho:
+            raise ValueError(f"{given}, and rho in {spelled('method_options')} is {other!r}: give one of them")
     with _prefixed(spelled("method_options"), f" of {config.method}"):
-        return method(config.method, **options)
+        method(config.method, **config.options)
 
 
 def known_device(name: str | None) -> None:

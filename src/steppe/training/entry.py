@@ -28,7 +28,6 @@ from .._util.digests import digest, save_yaml
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
 from ..measures.session import preserved_rng
-from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
 from .config import FREE, Config, check_config
@@ -50,9 +49,9 @@ from .folder import (
 )
 from .loggers import Logger, build_logger, in_order, start
 from .loop import Training
-from .problem import data_of, fingerprint, options_of
+from .problem import data_of, options_of
 from .progress import progress_shown
-from .schedule import Position, Timeline, learning_rate, prune_step
+from .schedule import Position, Timeline, settings_at
 from .stopping import stop_signals
 
 ONE_AT_A_TIME = threading.RLock()  # reentrant: an ensemble trains several runs in one thread
@@ -103,6 +102,11 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
     """
     plain(config)  # raises before anything is created if a file cannot hold the configuration
     check_config(config)
+    return train_checked(config, progress, until, lean=lean)
+
+
+def train_checked(config: Config, progress: bool | None = None, until: int | None = None, *, lean: bool = False) -> Run:
+    """Train as `train` does, for callers that have checked the configuration."""
     path, device = folder_of(config), device_of(config.device)
     with ExitStack() as stack:
         stop_request = stack.enter_context(stop_signals())
@@ -261,7 +265,7 @@ class Opened:
     def begin(self, training: Training, splits: Splits) -> Run:
         """Delete what an interrupted write left, and write run.yaml with this start in it; return the run."""
         path, before, done, config, task = self.path, self.about, self.done, training.config, training.task
-        data, factory = fingerprint(splits), _factory(config.model)
+        data, factory = splits.digest, _factory(config.model)
         init = asdict(training.init) if training.init is not None else (before or {}).get("init")
         if before is not None:
             if before["data"] != data:
@@ -302,7 +306,7 @@ class Opened:
         about = {
             "config": plain(config),
             "data": data,  # a fingerprint of all rows
-            "rows": {k: len(v) for k, v in vars(splits).items() if v is not None},
+            "rows": {name: len(part) for name, part in splits.parts.items()},
             "task": {
                 "shape": list(task.shape),
                 "outputs": task.outputs,
@@ -351,26 +355,13 @@ def _factory(name: str) -> dict[str, str] | None:
 
 def _different_past(config: Config, then: Timeline, now: Timeline, position: Position) -> str:
     """Return what would differ, up to a position, in a run of the other length; empty if nothing would."""
-    options = options_of(config, then)
-    if options != options_of(config, now):
-        return f"the method {config.method} depends on the number of steps"
-    steps = then.taken(position)
-    for step in range(min(steps, 1) if sets_lr(config.method) else steps):
-        was, would_be = (learning_rate(config, step, timeline.steps) for timeline in (then, now))
-        if was != would_be:
-            no_warmup = replace(config, warmup=0.0)
-            same = learning_rate(no_warmup, step, then.steps) == learning_rate(no_warmup, step, now.steps)
-            what = "warmup" if same else f"schedule {config.schedule}"
-            return (
-                f"the learning rate of its {what} depends on the number of steps: in step {step + 1} it was "
-                f"{was:.6g} and would be {would_be:.6g}"
-            )
-    if config.prune:
-        before, after = prune_step(config, then.steps), prune_step(config, now.steps)
-        if before != after and steps > min(before, after):
-            return f"its weights would have been pruned before step {after + 1} and not before step {before + 1}"
-    if config.swa is not None:
-        ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, steps + 1, every)
-        if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):
-            return f"its average swa, which begins after {config.swa:g} of the run, would have averaged other weights"
+    depends = "depends on the number of steps"
+    if options_of(config, then) != options_of(config, now):
+        return f"the method {config.method} {depends}"
+    for step in range(then.taken(position)):
+        did, would_do = (settings_at(config, step, timeline) for timeline in (then, now))
+        for name, was in did.items():
+            if was != would_do[name]:
+                before, after = (f"{x:.6g}" if isinstance(x, float) else x for x in (was, would_do[name]))
+                return f"its {name} {depends}: in step {step + 1} it was {before}, and would be {after}"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,7 @@ from ..data.corrupted_rows import CorruptedRows, corrupted_rows
 from ..data.dataset import Dataset, Splits
 from ..data.feed import batches
 from ..measures.batches import share
-from ..measures.combinators import OnData, Rows
 from ..measures.objective import Objective
-from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED, Results, measure_objective
 from ..measures.session import Precision
 from .checkpoint import Record
 from .config import NOISE, Config
@@ -31,6 +28,10 @@ from .model import model_of
 from .problem import Task
 from .schedule import Position, Timeline
 from .state import Sums, TrainState
+
+if TYPE_CHECKING:
+    from ..measures.combinators import OnData, Rows
+    from ..measures.run import Results
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
 TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
@@ -183,6 +184,9 @@ def measured(
     objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
 ) -> Results:
     """Return all measures; raise KeyboardInterrupt if one was interrupted, as half a measurement is no result."""
+    from ..measures.registry import resolve_measures  # late: most runs have no measures, and these import scipy
+    from ..measures.run import STOPPED, measure_objective
+
     results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
     if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
         raise KeyboardInterrupt

@@ -70,7 +70,7 @@ class Training:
         # in steps only: evaluation has other shapes
         self._called: Any = torch.compile(model, dynamic=False) if config.compile else model
         self._groups = self.state.opt.param_groups
-        self._autocast = autocast(config, device)
+        self._autocast, self._sets_lr = autocast(config, device), sets_lr(config.method)
         self.position, self.records = Position(), list[Record]()
         self._prefix = RecordsPrefix()
         self._saved_header: Header | None = None  # of the last checkpoint
@@ -132,8 +132,8 @@ class Training:
             self.position = Position(self.position.epoch, self.position.step + 1)
             if self.state.averages and self._number != number:
                 self._average(every_step=True)
-            taken = self.timeline.taken(self.position)
-            if self.config.log_every and taken % self.config.log_every == 0:
+            every = self.config.log_every
+            if every and (taken := self.timeline.taken(self.position)) % every == 0:
                 self.state.mark(taken)
             self._display.stepped(self.position, self.state.sums)
             if self._alone or self.position.step % AGREE == 0 or self.position.step == length:
@@ -154,7 +154,7 @@ class Training:
             prune_(state.module, config.prune, state.opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
-        if step == 0 or not sets_lr(config.method):
+        if step == 0 or not self._sets_lr:
             rate = learning_rate(config, step, steps)
             for group in self._groups:
                 group["lr"] = rate * group.get(FACTOR, 1.0)

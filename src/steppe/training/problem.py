@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import dataclass, replace
 from math import prod
@@ -15,12 +14,11 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..data.dataset import Splits
 from ..data.pixels import Standard
-from ..data.registry import declared, load
+from ..data.registry import absolute, declared, kept, load
 from ..measures.batches import logits_of
 from ..measures.functional import unwrap
 from ..methods.registry import METHODS, method
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
-from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .model import lr_factors
@@ -95,8 +93,20 @@ class Task:
         return self.call(model, batch[0]), batch[1]
 
 
+ROWS = ("data", "labels", "fraction", "per_class", "label_noise", "validation", "held_out")
+"""The settings, beside the folder of the data sets and a seed, from which the rows of a run follow."""
+
+
 def data_of(config: Config) -> Splits:
-    """Load the rows of a run. Label noise comes first, so rows set aside are as noisy as those trained on."""
+    """Return the rows of a run; in a block of `loaded_once`, runs with the same settings and seed share them."""
+    seed = config.seed if config.data_seed is None else config.data_seed
+    drawn = config.label_noise or config.validation or config.held_out
+    key = (absolute(config.data_root), *(getattr(config, name) for name in ROWS), seed if drawn else None)
+    return kept("run", key, lambda: _rows_of(config, seed))
+
+
+def _rows_of(config: Config, seed: int) -> Splits:
+    """Load the rows. Label noise comes first, so rows set aside are as noisy as those trained on."""
     from ..data import subsets
 
     splits = load(config.data, config.data_root)
@@ -106,7 +116,6 @@ def data_of(config: Config) -> Splits:
         splits = replace(splits, train=relabelled(splits.train, config.data_root, config.labels))
     train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)
     train = train if config.per_class is None else subsets.per_class(train, config.per_class)
-    seed = config.seed if config.data_seed is None else config.data_seed
     if config.label_noise:
         train = subsets.symmetric_noise(train, config.label_noise, seed)
     return subsets.set_aside(replace(splits, train=train), config.validation, config.held_out, seed)
@@ -114,7 +123,7 @@ def data_of(config: Config) -> Splits:
 
 def moved(splits: Splits, device: torch.device) -> Splits:
     """Return the splits on a device."""
-    return Splits(**{name: part.to(device) for name, part in vars(splits).items() if part is not None})
+    return Splits(**{name: rows.to(device) for name, rows in splits.parts.items()})
 
 
 def standard_of(words: str, config: Config, splits: Splits) -> Standard:
@@ -152,24 +161,11 @@ def trained_loss(config: Config, task: Task) -> Loss:
     return task.loss
 
 
-def fingerprint(splits: Splits) -> str:
-    """Return a digest that changes if any row does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (splits.train, splits.test, splits.validation, splits.held_out):
-        for t in (part.inputs, part.targets) if part is not None else ():
-            digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-            digest.update(t.cpu().contiguous().numpy().data)
-    return digest.hexdigest()
-
-
 def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     """Return the options of the method, including those that follow from the run."""
-    options: dict[str, Any] = dict(config.method_options)
-    if config.rho is not None:
-        options["rho"] = config.rho
     run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "batch_size": config.batch_size,
            "held_out": bool(config.held_out)}  # fmt: skip
-    return {**METHODS[config.method].in_run(**run), **options}
+    return {**METHODS[config.method].in_run(**run), **config.options}
 
 
 FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
@@ -177,7 +173,6 @@ FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative 
 
 def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
-    options = options_of(config, timeline)
     if METHODS[config.method].sets_lr and config.momentum:
         warnings.warn(
             f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "
@@ -198,10 +193,8 @@ def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Tas
         base = SGD(groups, lr, momentum, weight_decay=decay, nesterov=config.nesterov)
     else:  # beta2: torch's default
         base = (Adam if config.optimizer == "adam" else AdamW)(groups, lr, (momentum, 0.999), weight_decay=decay)
-    engine: dict[str, Any] = {"model": model, "seed": config.seed}
-    engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
-    if config.sharp_rows is None:
-        return build(config.method, base, **engine, **options)
-    chosen = method(config.method, **options)
-    inner = chosen.method if isinstance(chosen, SharpBalance) else chosen
-    return SharpnessAware(base, OnSomeRows(inner), **engine)
+    chosen = method(config.method, **options_of(config, timeline))
+    if config.sharp_rows is not None:
+        chosen = OnSomeRows(chosen.method if isinstance(chosen, SharpBalance) else chosen)
+    on_nonfinite = None if config.on_nonfinite == "late" else config.on_nonfinite
+    return SharpnessAware(base, chosen, model=model, seed=config.seed, on_nonfinite=on_nonfinite)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from math import cos, pi
 
+from ..methods.facts import sets_lr
 from .config import Config
 
 EXCHANGE = re.compile(r"exchanged@(\d+)(?:\+(\d+))?")
@@ -62,6 +63,20 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
 def prune_step(config: Config, steps: int) -> int:
     """Return the step, in 0 .. steps - 1, before which weights are pruned."""
     return min(round(config.prune_at * steps), steps - 1)
+
+
+def settings_at(config: Config, step: int, timeline: Timeline) -> dict[str, float | str]:
+    """Return what a step does that may follow from the length of the run, by name."""
+    settings: dict[str, float | str] = {}
+    begun = ("yet to begin", "begun")
+    if step == 0 or not sets_lr(config.method):
+        kind = f"learning rate (schedule {config.schedule} with warmup {config.warmup:g})"
+        settings[kind] = learning_rate(config, step, timeline.steps)
+    if config.prune:
+        settings["pruning"] = begun[step >= prune_step(config, timeline.steps)]
+    if config.swa is not None and (config.swa_every == "step" or (step + 1) % timeline.per_epoch == 0):
+        settings["average swa"] = begun[step + 1 > config.swa * timeline.steps]
+    return settings
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,13 @@ def _register(name: str, title: str, **facts: Any) -> None:
     register(name, title, sized=True, shape=(3, SIZE, SIZE), **facts)(read)
 
 
+@register("sparse-regression", "for diagonal linear networks", rows=(128, 1000), shape=(200,))
+def _sparse_regression(root: Path) -> Splits:
+    from .sparse import sparse_regression
+
+    return sparse_regression()
+
+
 _register(
     "flowers102", "Oxford 102 Flowers", rows=(2_040, 6_149), classes=102,
     cite="Nilsback & Zisserman 2008, Automated flower classification over a large number of classes",
