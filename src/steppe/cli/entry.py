@@ -24,7 +24,9 @@ COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
 )  # fmt: skip
 ELSEWHERE: Mapping[str, str] = dict.fromkeys(("reproduce", "theory"), "steppe-papers")
 """Commands of the project's other distribution, which registers them as any package does."""
-MODULES = {"report": "study"} | dict.fromkeys(("methods", "measures", "models", "loggers"), "listings")  # of other names
+MODULES = {"report": "study"} | dict.fromkeys(
+    ("methods", "measures", "models", "loggers"), "listings"
+)  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",

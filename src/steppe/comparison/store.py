@@ -22,7 +22,7 @@ from .._util import files
 from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
-from .design import Design, Trial
+from .design import Design, Key, Trial
 from .halving import Halved, limit, rung_of
 from .sequential import Contrast, decide
 from .statistics import Outcomes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 NAME = "comparison.jsonl"
-Key = tuple[str, str, int, int]  # kind, method, trial, repeat
 
 
 @dataclass(frozen=True)
@@ -164,10 +163,10 @@ class Comparison:
         return [m for m in self.design.methods[1:] if m not in self.contrasts or self.contrasts[m].verdict == "open"]
 
 
-def missing(current: Comparison, methods: Sequence[str], n: int) -> list[tuple[Trial, int]]:
+def missing(current: Comparison, methods: Sequence[str], n: int) -> list[Trial]:
     """Return the trials that these methods lack among their first n."""
     return [
-        (replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf), 0)
+        replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf)
         for i in range(n)
         for m in methods
         if ("trial", m, i, 0) not in current.done
@@ -230,7 +229,7 @@ class Record:
         """Fix N_max, which the budget determined."""
         self._append({"most": most})
 
-    def add(self, trial: Trial, repeat: int, done: Done) -> None:
+    def add(self, trial: Trial, done: Done) -> None:
         """Append the outcome of a trial."""
         current = self.current
         if current is not None and done.test:
@@ -247,7 +246,7 @@ class Record:
                 f"reported nothing from epoch {rung_of(trial.epochs, 1)} on: call trial.report(validation_error, epoch)"
             )
         values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
-        place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
+        place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": trial.repeat}
         self._append({**place, "settings": {**trial.settings, **trial.options}, "seed": trial.seed, **values})
 
     def _append(self, line: Mapping[str, Any]) -> None:
