@@ -73,11 +73,10 @@ def to_json(data: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically, after its folder."""
-    from .._util.files import atomic_write
+    from .._util.files import replace
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    replace(path, text.encode())
 
 
 class UsageError(ValueError):

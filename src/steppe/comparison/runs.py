@@ -174,18 +174,18 @@ def by_engine(
             tasks.append(Task(cell, str(folder / RUNS / cell.key), list(measures), ("test_error",), rung=rung))
             by_key[cell.key] = trial, tasks[-1]
         for outcome in engine.outcomes(tasks, stop):
-            trial, task_ = by_key[outcome.key]
+            trial, of = by_key[outcome.key]
             if outcome.state == "stopped":
                 return
             if outcome.state == "failed" and not outcome.error.startswith("FloatingPointError"):
                 raise TrialFailed(
-                    f"{task_.cell.name} failed: {outcome.error}. The trials before it are kept; the same command resumes"
+                    f"{of.cell.name} failed: {outcome.error}. The trials before it are kept; the same command resumes"
                 )
             yield trial, _done(outcome, trial)
             if trial.kind != "fresh":  # weights are large, and those of the recommended configuration stay
                 with suppress(OSError):  # of another machine
-                    rmtree(task_.folder)
-                    Path(f"{task_.folder}.lock").unlink(missing_ok=True)
+                    rmtree(of.folder)
+                    Path(f"{of.folder}.lock").unlink(missing_ok=True)
 
     return execute
 

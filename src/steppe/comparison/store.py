@@ -208,16 +208,16 @@ class Record:
         design = replace(design, number=was.number, families=families, most=most, costs=costs)
         if design.plain() == was.plain():
             return ""
+        why = _changes(was, design)
         if not current.history:
-            self._append({"design": design.plain(), "why": (why := f"before its first look: {_changes(was, design)}")})
-            return why
-        if added := was.added(design):
-            grown = replace(design, families=(*was.families, added), most=was.most)
+            why = f"before its first look: {why}"
+        elif added := was.added(design):
+            design = replace(design, families=(*was.families, added), most=was.most)
             why = f"{', '.join(added)} came after a look: a family of its own, at what is left of the level"
-            self._append({"design": grown.plain(), "why": why})
-            return why
-        why = f"{_changes(was, design)}: after a look, this is a new comparison with new trials and its own correction"
-        self._append({"design": replace(design, number=was.number + 1).plain(), "why": why})
+        else:
+            design = replace(design, number=was.number + 1)
+            why = f"{why}: after a look, this is a new comparison with new trials and its own correction"
+        self._append({"design": design.plain(), "why": why})
         return why
 
     def start(self, values: Mapping[str, Any]) -> None:
