@@ -55,11 +55,14 @@ def from_yaml(text: str, where: Path | str, typed: bool = False) -> Any:
 
 
 def yaml_value(text: str) -> Any:
-    """Read a value on the command line as in a YAML file; a text where it is none."""
+    """Read a value on the command line as in a YAML file, but 010 as ten; a text where it is none."""
+    if re.fullmatch(r"[-+]?\d+", text):
+        return int(text)
     try:
-        return from_yaml(text, "", typed=True)
+        value = from_yaml(text, "", typed=True)
     except ValueError:
         return text
+    return text if value is None and text.lower() not in ("null", "~") else value
 
 
 def _with_quotes(line: str) -> str:
@@ -104,8 +107,8 @@ def typed_loader() -> Any:
 
     kept = {c: [r for r in found if "timestamp" not in r[0]] for c, found in Typed.yaml_implicit_resolvers.items()}
     Typed.yaml_implicit_resolvers = kept
-    number = re.compile(r"[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$")  # YAML 1.1 needs a point and a sign
-    Typed.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    number = r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$"  # YAML 1.1 needs a point and a sign
+    Typed.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), list("-+.0123456789"))
     return Typed
 
 
