@@ -177,7 +177,7 @@ def run(
             finally:
                 outcomes.close()
             why = why or stopped()
-        return result_of(_current(record), folder, why, _history(record))
+        return result_of(_current(record), folder, why, [c.why for c in record.comparisons if c.why])
 
 
 def next_trials(current: Comparison) -> list[Trial]:
@@ -242,10 +242,6 @@ def _check(current: Comparison, budget: float, spent: float, workers: int) -> No
             f"and the first look needs {design.first} ({words_of(need)} here): raise the budget, compare fewer "
             "methods, or tune less"
         )
-
-
-def _history(record: Record) -> list[str]:
-    return [c.why for c in record.comparisons if c.why]
 
 
 def _name(train: Callable[..., Any]) -> str:
