@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import isfinite
@@ -56,10 +57,8 @@ def from_yaml(text: str, where: Path | str, typed: bool = False) -> Any:
 
 def yaml_value(text: str) -> Any:
     """Read a value on the command line as in a YAML file, but 010 as ten; a text where it is none."""
-    if re.fullmatch(r"[-+]?\d+", text):
-        return int(text)
     try:
-        value = from_yaml(text, "", typed=True)
+        value = int(text) if re.fullmatch(r"[-+]?\d+", text) else from_yaml(text, "", typed=True)
     except ValueError:
         return text
     return text if value is None and text.lower() not in ("null", "~") else value
@@ -99,10 +98,9 @@ def typed_loader() -> Any:
 
     class Typed(loader()):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise ValueError(f"{key!r} appears {keys.count(key)} times: keep one")
+            for key, count in Counter(key.value for key, _ in node.value if isinstance(key.value, str)).items():
+                if count > 1:
+                    raise ValueError(f"{key!r} appears {count} times: keep one")
             return super().construct_mapping(node, deep)
 
     kept = {c: [r for r in found if "timestamp" not in r[0]] for c, found in Typed.yaml_implicit_resolvers.items()}

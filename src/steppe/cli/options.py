@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from itertools import pairwise
@@ -109,8 +110,8 @@ class Option:
     def checked(self, value: Any, name: str, written: Any = None) -> Any:
         """Return a value as the type has it; raise UsageError if it is of another, with what the user wrote."""
         for kind in alternatives(self.type):
-            if (found := _converted(value, kind)) is not OUT:
-                return found
+            with suppress(TypeError, OverflowError):
+                return _converted(value, kind)
         written = value if written is None else written
         if choices(self.type):
             raise UsageError(unknown(f"value of {name}", str(written), choices(self.type)))
@@ -118,16 +119,17 @@ class Option:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value as one of this type, of which a whole number may also be a float; OUT if it is none."""
+    """The value as one of this type: a whole number may be a float too. Raises TypeError if it is none."""
     shape, inside = get_origin(kind) or kind, get_args(kind)
-    if shape is Literal:
-        return value if value in inside else OUT
+    if shape is Literal and value in inside:
+        return value
     if shape is list and isinstance(value, list):
-        items = [_converted(item, inside[0]) for item in value]
-        return OUT if OUT in items else items
+        return [_converted(item, inside[0]) for item in value]
     if shape is float and type(value) is int:
         return float(value)
-    return value if type(value) is shape else OUT
+    if type(value) is not shape:
+        raise TypeError(f"{value!r} is no {shape}")
+    return value
 
 
 @cache
