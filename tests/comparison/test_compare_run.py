@@ -352,7 +352,7 @@ def test_bad_settings_have_one_sentence(more, words):
 
 def test_a_budget_plans_the_trials_and_stops_the_comparison(tmp_path):
     result = compared(slow, out=tmp_path, budget=4.0)
-    assert result.trials in (8, 12, 16, 24, 32, 48)
+    assert result.trials in range(8, 49, 2)  # in steps of half a tuning, by the time that the trials took
     record = Record(tmp_path / NAME)
     record_most = record.current.most
     stopped = compared(slow, out=tmp_path, budget="1s")  # N_max stays
