@@ -34,7 +34,7 @@ class Machine:
     def __call__(self, works):
         free = [self.now + START] * WORKERS
         ends = []
-        for k, (trial, _) in enumerate(works):
+        for k, trial in enumerate(works):
             passes = trial.epochs * self.design.passes(trial.method, trial.options)
             took = (BEGIN + RATE * passes) * float(np.exp(0.03 * self.random.normal()))
             self.alone += took
@@ -42,7 +42,7 @@ class Machine:
             heapq.heappush(free, ends[-1][0])
         for end, k, took in sorted(ends):
             self.now = max(self.now, end)
-            keys = [[works[k][0].seed, METHODS.index(works[k][0].method), n] for n in (0, 1)]
+            keys = [[works[k].seed, METHODS.index(works[k].method), n] for n in (0, 1)]
             right = [np.random.default_rng(key).random(100) > self.error for key in keys]
             yield works[k], Done.of(*right, seconds=took)
 

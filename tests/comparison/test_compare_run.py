@@ -18,10 +18,11 @@ from torch import nn
 
 import steppe
 from steppe.comparison.design import Design, Trial, divided
+from steppe.comparison.functions import checked, in_process
 from steppe.comparison.page import write
 from steppe.comparison.recommend import choice, finalists
 from steppe.comparison.result import result_of
-from steppe.comparison.run import checked, in_process, next_trials, run, seconds
+from steppe.comparison.run import next_trials, run, seconds
 from steppe.comparison.store import NAME, Done, Record
 from steppe.core.floor import before
 
@@ -351,7 +352,7 @@ def test_bad_settings_have_one_sentence(more, words):
 
 def test_a_budget_plans_the_trials_and_stops_the_comparison(tmp_path):
     result = compared(slow, out=tmp_path, budget=4.0)
-    assert result.trials in (8, 12, 16, 24, 32, 48)
+    assert result.trials in range(8, 49, 2)  # in steps of half a tuning, by the time that the trials took
     record = Record(tmp_path / NAME)
     record_most = record.current.most
     stopped = compared(slow, out=tmp_path, budget="1s")  # N_max stays
@@ -454,7 +455,7 @@ def test_when_the_target_is_reached_is_that_of_all_tunings():
     result = steppe.compare(train, space={"lr": 0.1, "epochs": 6}, tuning=3, trials=6, worth=90, progress=False)
     design = Design((("none", "sam"),), *divided(["none", "sam"], {"lr": 0.1, "epochs": 6}), tuning=3, most=6)
     done = {}
-    for (trial, _), one in in_process(train)([(design.trial(m, i), 0) for m in ("none", "sam") for i in range(6)]):
+    for trial, one in in_process(train)([design.trial(m, i) for m in ("none", "sam") for i in range(6)]):
         done[trial.method, trial.index] = one
     target = np.mean([min(done["none", i].validation_error for i in c) for c in combinations(range(6), 3)])
     assert result.target == pytest.approx(100 * target)

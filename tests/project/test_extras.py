@@ -13,6 +13,7 @@ import pytest
 import steppe
 from steppe._util.extras import EXTRAS, INCLUDED, explained
 from steppe.cli import main
+from steppe.cli.entry import NO_EXTRA
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -61,6 +62,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 from steppe.cli import main
+from steppe.cli.entry import NO_EXTRA
 main(["train"])
 """
     modules = [one.module for one in EXTRAS.values() if one.module not in ("filelock", "jinja2")]  # torch needs those
@@ -73,10 +75,11 @@ main(["train"])
 
 
 def test_a_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "jsonargparse", None)
-    assert main(["methods", "--json"]) == 1
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    assert main(["data", "list"]) == 1
     assert capsys.readouterr().err == (
-        "steppe methods: the commands need jsonargparse, which is not installed: pip install 'steppe[train]'\n"
+        "steppe data list: runs, downloads and studies need filelock, which is not installed: "
+        "pip install 'steppe[train]'\n"
     )
 
 
@@ -86,7 +89,7 @@ def test_a_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_a_command_names_one_extra_that_is_enough(
     words: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "jsonargparse", None)  # of `train`, which `study` includes
+    monkeypatch.setitem(sys.modules, "yaml", None)  # of `train`, which `study` includes
     assert main(words.split()) == 1
     assert capsys.readouterr().err.endswith(f"which is not installed: pip install 'steppe[{extra}]'\n")
     assert INCLUDED["study"] == ("train",)
@@ -107,10 +110,12 @@ def test_the_doctor_runs_without_any_extra(
     assert json.loads(capsys.readouterr().out) == expected
     assert [found["name"] for found in expected["data"]] == ["cifar10-c"]
     assert main(["doctor", "--help"]) == 0
-    assert capsys.readouterr().out.endswith("options: --data-root TEXT, --json, --debug\n")
+    assert "--data-root TEXT" in capsys.readouterr().out
     for wrong, said in {"--date-root": "Did you mean '--data-root'", "here": "takes options only"}.items():
         assert main(["doctor", wrong]) == 2
         assert said in capsys.readouterr().err
+    for listing in NO_EXTRA:
+        assert main([listing]) == 0
 
 
 def test_parts_of_the_package_are_attributes() -> None:

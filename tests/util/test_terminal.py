@@ -32,7 +32,7 @@ LISTINGS = {
     "data list": lambda: list(DATASETS),
     "methods asam": lambda: ["decay_in_ascent", "filterwise"],
     "measures worst_linf@0.002": lambda: ["worst_linf@0.002"],
-    "doctor": lambda: ["torch", "jsonargparse"],
+    "doctor": lambda: ["torch", "safetensors"],
     "loggers": lambda: ["tensorboard", "csv"],
 }
 

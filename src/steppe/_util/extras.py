@@ -18,8 +18,6 @@ class Extra(NamedTuple):
 
 
 EXTRAS: Mapping[str, Extra] = {
-    "docstring-parser": Extra("docstring_parser", "train", "the commands"),
-    "jsonargparse": Extra("jsonargparse", "train", "the commands"),
     "filelock": Extra("filelock", "train", "runs, downloads and studies"),
     "pillow": Extra("PIL", "train", "folders of images"),
     "pyyaml": Extra("yaml", "train", "run.yaml and study files"),
@@ -55,20 +53,18 @@ def _missing(one: Extra, within: str = "") -> str:
 
 def require(extra: str) -> None:
     """Raise ModuleNotFoundError if a package of an extra is missing, without importing any."""
-    for one in _lacking(extra):
-        raise ModuleNotFoundError(_missing(one), name=one.module)
+    for one in EXTRAS.values():
+        if one.extra in (extra, *INCLUDED.get(extra, ())) and not _is_here(one.module):
+            raise ModuleNotFoundError(_missing(one, extra), name=one.module)
 
 
 def installed(extra: str) -> bool:
     """Return whether all packages of an extra are there, without importing any."""
-    return not any(_lacking(extra))
+    return all(_is_here(one.module) for one in EXTRAS.values() if one.extra == extra)
 
 
-def _lacking(extra: str) -> Iterator[Extra]:
-    for one in EXTRAS.values():
-        blocked = one.module in sys.modules and sys.modules[one.module] is None
-        if one.extra == extra and (blocked or find_spec(one.module) is None):
-            yield one
+def _is_here(module: str) -> bool:
+    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
 
 
 @contextmanager

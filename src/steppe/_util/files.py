@@ -40,6 +40,12 @@ def replace(path: Path, content: bytes) -> None:
             raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text atomically, after the folder of its file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, text.encode())
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BytesIO]:
     """Collect content in memory and write the file atomically when the block ends without an error."""

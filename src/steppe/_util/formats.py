@@ -8,7 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,8 @@ DEEPEST = 64  # nested containers: the readers recurse. The state of optimizers 
 LONGEST = 10_000  # characters of a YAML scalar: YAML 1.1 reads 1:1:1... as one number, in quadratic time
 
 
-def yaml_in(path: Path, load: Callable[[str], Any] | None = None) -> Any:
-    """Read a YAML file with `load`, as in `from_yaml`."""
+def yaml_in(path: Path, typed: bool = False) -> Any:
+    """Read a YAML file, as `from_yaml` does."""
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path} has {size:,} bytes, and at most {LARGEST:,} are read")
@@ -27,11 +30,11 @@ def yaml_in(path: Path, load: Callable[[str], Any] | None = None) -> Any:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text in UTF-8") from error
-    return from_yaml(text, path, load)
+    return from_yaml(text, path, typed)
 
 
-def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = None) -> Any:
-    """Read a YAML text with `load` (by default PyYAML's safe loader) after a check of its size and depth.
+def from_yaml(text: str, where: Path | str, typed: bool = False) -> Any:
+    """Read a YAML text after a check of its size and depth; `typed` by hand, it is read as `typed_loader` describes.
 
     Aliases raise an error: nine lines of them expand to a billion values.
     """
@@ -39,7 +42,7 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
 
     try:
         _check_shape(text)
-        return yaml.load(text, Loader=loader()) if load is None else load(text)
+        return yaml.load(text, Loader=typed_loader() if typed else loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
@@ -52,26 +55,20 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
         raise ValueError(f"{where} is not plain YAML: {error}") from error
 
 
+def yaml_value(text: str) -> Any:
+    """Read a value on the command line as in a YAML file, but 010 as ten; a text where it is none."""
+    try:
+        value = int(text) if re.fullmatch(r"[-+]?\d+", text) else from_yaml(text, "", typed=True)
+    except ValueError:
+        return text
+    return text if value is None and text.lower() not in ("null", "~") else value
+
+
 def _with_quotes(line: str) -> str:
     """The line `title: SAM: a study` with its text in quotes; empty for other lines."""
     key, _, value = line.partition(": ")
     plain = ": " in value and value.strip()[0] not in "\"'[{|>&*!"
     return f"{key.strip()}: {json.dumps(value.strip(), ensure_ascii=False)}" if plain else ""
-
-
-def check_no_yaml_within(value: Any, where: Path | str) -> None:
-    """Raise for strings that hold such YAML themselves: jsonargparse parses some strings again."""
-    import yaml
-
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        check_no_yaml_within(inner, where)
-    if isinstance(value, str):
-        try:
-            _check_shape(value)
-        except yaml.YAMLError:
-            pass  # a string that is no YAML
-        except ValueError as error:
-            raise ValueError(f"{where} holds YAML within a text, {value:.40}...: {error}") from error
 
 
 def _check_shape(text: str) -> None:
@@ -93,6 +90,24 @@ def loader() -> Any:
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def typed_loader() -> Any:
+    """Return the loader of what people type: 1e-3 is a number, 2026-11-20 is a text, and a key is there once."""
+
+    class Typed(loader()):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            for key, count in Counter(key.value for key, _ in node.value if isinstance(key.value, str)).items():
+                if count > 1:
+                    raise ValueError(f"{key!r} appears {count} times: keep one")
+            return super().construct_mapping(node, deep)
+
+    kept = {c: [r for r in found if "timestamp" not in r[0]] for c, found in Typed.yaml_implicit_resolvers.items()}
+    Typed.yaml_implicit_resolvers = kept
+    number = r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$"  # YAML 1.1 needs a point and a sign
+    Typed.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), list("-+.0123456789"))
+    return Typed
 
 
 def from_json(text: str | bytes, where: Path | str) -> Any:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from .extras import explained
-from .files import atomic_write
+from .files import replace
 from .formats import json_safe
 
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -36,9 +37,7 @@ def write_figure_page(figure: Mapping[str, Any], path: str | os.PathLike[str], t
         The heading, which names the run, and the text below the figure.
 
     """
-    text = figure_page(figure, title, caption)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    replace(Path(path), figure_page(figure, title, caption).encode())
 
 
 def figure_page(figure: Mapping[str, Any], title: str, caption: str, template: str = "", **more: Any) -> str:

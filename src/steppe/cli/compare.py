@@ -18,8 +18,8 @@ from .output import Output, UsageError, print_output, stop_code, usage_errors
 
 if TYPE_CHECKING:
     from ..comparison.design import Design
+    from ..comparison.functions import Execute
     from ..comparison.result import Result
-    from ..comparison.run import Execute
     from ..comparison.store import Comparison
     from ..studies.engines.engine import Engine
     from ..training.stopping import StopRequest
@@ -82,11 +82,10 @@ def _plan(design: Design, start: Mapping[str, Any], folder: Path) -> tuple[Desig
         with usage_errors(ValueError):
             splits = check_runs(design, start["where"])
         rows = {name: len(part) for name, part in splits.parts.items()}
-        probed = probe(design, start["where"])
+        probed = probe(design, start["where"], _engine(start).slowdown)
         if design.axis == "seconds":
             own = probed.epoch[design.reference]
             design = replace(design, costs={m: round(probed.epoch[m] / own, 3) for m in design.methods})
-        probed = probed.beside(_engine(start).slowdown)
     return design, plan_of(design, rows, probed, start["budget"], _workers(design, start), folder, EXPECTED)
 
 
@@ -249,10 +248,13 @@ def _run(design: Design, start: Mapping[str, Any], folder: Path, progress: bool 
 
 def _executor(design: Design, start: Mapping[str, Any], folder: Path, stop: StopRequest) -> tuple[Execute, int]:
     if "train" in design.task:
-        from ..comparison.functions import by_function
+        from .._util.user_code import imported
+        from ..comparison.functions import in_process, in_processes
 
-        workers = start.get("workers") or 1
-        return by_function(design.task["train"], workers, lambda: stop.why), workers
+        place, workers = design.task["train"], start.get("workers") or 1
+        if workers == 1:
+            return in_process(imported(place, "train function"), lambda: stop.why), 1
+        return in_processes(place, workers, lambda: stop.why), workers
     from ..comparison.runs import by_engine
 
     engine, task = _engine(start), {**design.task, **start.get("where", {})}

@@ -91,22 +91,20 @@ def _promise(
 
 def state_of(current: Comparison, result: Result) -> Output:
     """How far a comparison is."""
-    from ..comparison.progress import pace, wall
+    from ..comparison.progress import time_left
     from ..comparison.sentences import words_of
-    from ..comparison.store import missing
 
     design = current.design
     counts = {m: len(current.outcomes(m)) for m in design.methods}
-    open_ = [design.reference, *current.undecided] if current.undecided else []
-    at_once, seconds = current.start.get("at_once", 1), pace(current)
-    left = wall((seconds(trial) for trial, _ in missing(current, open_, current.most or design.first)), at_once)
+    at_once = current.start.get("at_once", 1)
+    left = time_left(current, at_once)
     looks = design.with_most(current.most).looks if current.most else ()
     done = max((a.trials for a in result.contrasts), default=0)
     shown: list[Any] = [
         f"{result.folder}: {result.state}, {', '.join(f'{n} trials of {m}' for m, n in counts.items())}"
         + (f", at most {current.most} each; looks at {', '.join(map(str, looks))}" if looks else "")
     ]
-    if open_:
+    if current.undecided:
         shown.append(f"{words_of(left)} {'at most' if current.most else 'to the first look'}, {at_once} at a time.")
     shown += [a.sentence for a in result.contrasts]
     data = {"folder": result.folder, "state": result.state, "trials": counts, "most": current.most}

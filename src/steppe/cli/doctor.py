@@ -15,7 +15,7 @@ from .output import Output, table
 NEEDED = ("torch", "numpy", "rich", "scipy")
 
 
-@command("doctor", in_core=True)  # it tells what else to install
+@command("doctor")
 def doctor(options: Root) -> Output:
     """Show versions, devices, data sets, and missing packages.
 

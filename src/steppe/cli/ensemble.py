@@ -199,16 +199,13 @@ COLUMNS = {  # of the table: score, scale and format
     "KL": ("kl", 1, ".3f"),
     "NLL": ("nll", 1, ".3f"),
     "ECE %": ("calibration_error", 100, ".2f"),
+    "sharpness": ("sharpness", 1, ".3g"),
 }
 
 
 def _ensembles(reports: Sequence[Report]) -> Any:
-    heads = [*COLUMNS, *(["sharpness"] if reports[0].sharpness else [])]
-    cells = (
-        (r.path.name, *_cells(r.scores, COLUMNS), *([_number(r.sharpness, ".3g")] if r.sharpness else []))
-        for r in reports
-    )
-    return table(("ensemble", *heads), cells, right=heads, fold=("ensemble",))
+    heads = [head for head in COLUMNS if head != "sharpness" or reports[0].sharpness]
+    return _table(("ensemble",), heads, (((r.path.name,), {**r.scores, "sharpness": r.sharpness}) for r in reports))
 
 
 def _members(reports: Sequence[Report], sharpness: str | None) -> Any:
@@ -223,18 +220,23 @@ def _members(reports: Sequence[Report], sharpness: str | None) -> Any:
 
 def _other_rows(reports: Sequence[Report]) -> Any:
     """Return scores on validation rows and under corruptions."""
-    heads, cells = list(COLUMNS)[:4], []
+    rows = []
     for r in reports:
-        rows = {"validation": r.validation, **{f"severity {s}": scores for s, scores in r.severities.items()}}
-        rows["all severities"] = r.corrupted
-        cells += [(r.path.name, name, *_cells(scores, heads)) for name, scores in rows.items() if scores]
-    return table(("ensemble", "rows", *heads), cells, right=heads, fold=("ensemble",))
+        parts = {"validation": r.validation, **{f"severity {s}": scores for s, scores in r.severities.items()}}
+        parts["all severities"] = r.corrupted
+        rows += [((r.path.name, name), scores) for name, scores in parts.items() if scores]
+    return _table(("ensemble", "rows"), list(COLUMNS)[:4], rows)
 
 
-def _cells(scores: Mapping[str, Estimate], heads: Iterable[str]) -> Iterator[str]:
-    for name, scale, form in (COLUMNS[head] for head in heads):
-        e = scores.get(name)
-        yield "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
+def _table(labels: Sequence[str], heads: Sequence[str], rows: Iterable[tuple[Sequence[str], Mapping[str, Any]]]) -> Any:
+    """Return a table of scores, whose rows have labels, and estimates by name."""
+    cells = ((*row, *(_score(scores, *COLUMNS[head]) for head in heads)) for row, scores in rows)
+    return table((*labels, *heads), cells, right=heads, fold=labels[:1])
+
+
+def _score(scores: Mapping[str, Estimate], name: str, scale: float, form: str) -> str:
+    e = scores.get(name)
+    return "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
 
 
 def _number(e: Estimate, form: str) -> str:

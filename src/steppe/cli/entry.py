@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from .._util.environment import SAFE_PATH, environment
-from .._util.extras import explained
+from .._util.extras import explained, require
 from .._util.names import unknown
 from .._util.terminal import complain, say
 from .help import page
@@ -32,20 +32,17 @@ GROUPS: Mapping[str, str] = {
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
     "data": "Data sets: download, check and list them.",
 }
-OF_STUDIES = (
-    "compare",
-    "landscape",
-    "reproduce",
-    "theory",
-    "study",
-    "report",
-)  # need the extra `study`, others `train`
 SECTIONS: Mapping[str, Sequence[str]] = {  # of the help page, by the first words of commands
     "train and measure": ("train", "measure", "landscape", "ensemble"),
     "compare and study": ("compare", "study", "report"),
     "papers": ("reproduce", "theory"),
     "look up": ("data", "methods", "measures", "models", "loggers", "doctor"),
 }
+NO_EXTRA = ("methods", "measures", "models", "doctor")
+EXTRA_OF: Mapping[str, str] = dict.fromkeys(NO_EXTRA, "") | dict.fromkeys(
+    ("compare", "landscape", "reproduce", "theory", "study", "report"), "study"
+)
+"""The extra that a command needs, by its first word; others need `train`."""
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -76,8 +73,9 @@ def _main(argv: Sequence[str]) -> int:
             return 0
         name = f"steppe {selected.name}"
         warnings.showwarning = lambda text, *_: complain(f"{name}: warning: {text}")
-        extra = "study" if selected.name.split()[0] in OF_STUDIES else "train"
+        extra = EXTRA_OF.get(selected.name.split()[0], "train")
         with explained(extra):
+            require(extra)
             parsed = parse(selected, argv[len(selected.name.split()) :])
             if isinstance(parsed, str):
                 say(parsed, end="")
@@ -112,39 +110,31 @@ def _check_not_torchrun(selected: Command, parsed: Parsed) -> None:
 
 def _select(argv: Sequence[str]) -> Command | str:
     """Return the command that the first words name, or the help page or version."""
-    first = argv[0] if argv else "--help"
-    if first in ("-h", "--help", "help"):
-        return _page(
-            "steppe", ABOUT, {name: name for name in dict.fromkeys([*COMMANDS, *ELSEWHERE, *REGISTRY])}, SECTIONS
-        )
+    first, second = [*argv, "--help", "--help"][:2]
     if first in ("--version", "version"):
         from .. import __version__
 
         return f"steppe {__version__}\n"
-    if first not in GROUPS:
-        if first not in COMMANDS and first not in ELSEWHERE and first not in REGISTRY:
-            known = [*COMMANDS, *ELSEWHERE, *REGISTRY]
-            raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in known)))
-        return load_command(name if (name := " ".join(argv[:2])) in COMMANDS else first)
-    second = argv[1] if len(argv) > 1 else "--help"
-    inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
-    if second in ("-h", "--help"):
-        return _page(f"steppe {first}", GROUPS[first], inside, {})
-    if second not in inside:
-        raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
-    return load_command(inside[second])
+    if first in ("-h", "--help", "help"):
+        known = dict.fromkeys([*COMMANDS, *ELSEWHERE, *REGISTRY])
+        sections = {heading: [n for n in known if n.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
+        placed = {name for names in sections.values() for name in names}
+        sections["of other packages"] = [name for name in known if name not in placed]
+        return page("steppe", ABOUT, {heading: _summaries(names) for heading, names in sections.items()})
+    if first in GROUPS:
+        inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
+        if second in ("-h", "--help"):
+            summaries = dict(zip(inside, _summaries(inside.values()).values(), strict=True))
+            return page(f"steppe {first}", GROUPS[first], {"commands": summaries})
+        if second not in inside:
+            raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
+        return load_command(inside[second])
+    if first not in COMMANDS and first not in ELSEWHERE and first not in REGISTRY:
+        raise UsageError(unknown("command", first, {n.split()[0] for n in [*COMMANDS, *ELSEWHERE, *REGISTRY]}))
+    return load_command(name if (name := f"{first} {second}") in COMMANDS else first)
 
 
-def _page(name: str, about: str, commands: Mapping[str, str], headings: Mapping[str, Sequence[str]]) -> str:
-    """Return the help page of steppe, or of a group of commands."""
-    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in headings.items()}
-    placed = {word for words in sections.values() for word in words}
-    sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
-    summaries = {word: _summary(full) for word, full in commands.items()}
-    return page(name, about, {heading: {w: summaries[w] for w in words} for heading, words in sections.items()})
-
-
-def _summary(name: str) -> str:
-    if name in ELSEWHERE and name not in REGISTRY:
-        return f"(pip install {ELSEWHERE[name]})"
-    return load_command(name).summary
+def _summaries(names: Iterable[str]) -> dict[str, str]:
+    """What commands do, by name; of those that are not installed, how to install them."""
+    missing = {name: f"(pip install {package})" for name, package in ELSEWHERE.items() if name not in REGISTRY}
+    return {name: missing[name] if name in missing else load_command(name).summary for name in names}

@@ -1,12 +1,17 @@
-"""Help pages: of steppe, of groups of commands, and how those of single commands are laid out."""
+"""Help pages: of steppe, of groups of commands, and of single commands."""
 
 from __future__ import annotations
 
+import json
 import textwrap
-from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import columns_of, wrapped
+
+if TYPE_CHECKING:
+    from .options import Command, Option
 
 WIDTH = 80  # columns of a help page without a terminal, as argparse has it
 PLACE = 20  # of a command's summary
@@ -14,48 +19,54 @@ PLACE = 20  # of a command's summary
 
 def page(name: str, about: str, sections: Mapping[str, Mapping[str, str]]) -> str:
     """Return a page of commands with their summaries, by section."""
-    lines = [f"usage: {name} COMMAND [options]", "", wrapped_to_screen(about)]
+    lines = [f"usage: {name} COMMAND [options]", "", wrapped(about, columns_of(WIDTH))]
     for heading, commands in sections.items():
         lines += ["", f"{heading}:"] if commands else []
         for word, summary in commands.items():
-            lines += textwrap.wrap(
-                f"{f'  {word} ':<{PLACE}}{summary}",
-                columns_of(WIDTH),
-                subsequent_indent=" " * PLACE,
-                break_on_hyphens=False,
-            )
+            lines += _filled(f"{f'  {word} ':<{PLACE}}{summary}", PLACE)
     return "\n".join([*lines, "", f"{name} COMMAND --help lists the options of a command.\n"])
 
 
-def wrapped_to_screen(text: str) -> str:
-    """Return a text with lines that fit the screen."""
-    return wrapped(text, columns_of(WIDTH))
+def page_of(command: Command, options: Mapping[str, Option], file: str | None, in_file: Mapping[str, Any]) -> str:
+    """Return the page of a command, with the values of a file of options."""
+    places = [f"[{o.metavar}{' ...' * (o.metadata['nargs'] == '*')}]" for o in options.values() if not o.flag]
+    examples = (" \\\n".join(_filled(f"  {line}", 6, len(" \\"))) for line in command.examples)
+    parser = ArgumentParser(
+        usage=" ".join(["steppe", command.name, *places, "[options]"]),
+        description=wrapped(command.summary, columns_of(WIDTH)),
+        epilog="\n".join(["examples:", *examples]),
+        formatter_class=_Formatter,
+    )
+    groups = {h: parser.add_argument_group(h) for h in dict.fromkeys(o.heading for o in options.values()) if h}
+    for o in options.values():
+        place: Any = groups.get(o.heading, parser)
+        text = (o.help + _default(o, file, in_file)).replace("%", "%%")
+        if not o.flag:
+            place.add_argument(o.name, metavar=o.metavar, nargs=o.metadata["nargs"], help=text)
+        elif o.is_a(bool):  # --no-X only where X is usual
+            flags = [o.flag] if o.default is False else [o.flag, f"--no-{o.flag.removeprefix('--')}"]
+            place.add_argument(*flags, action="store_true", help=text)
+        else:
+            place.add_argument(o.flag, metavar=o.metavar, help=text)
+    return parser.format_help()
 
 
-def epilog(examples: Sequence[str]) -> str:
-    """Return the end of a command's page: its examples, each on several lines where it is longer than the screen."""
-    lines = ["examples:"]
-    for command in examples:
-        parts = textwrap.wrap(
-            f"  {command}",
-            columns_of(WIDTH) - len(" \\"),
-            subsequent_indent=" " * 6,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines.append(" \\\n".join(parts))
-    return "\n".join(lines)
+def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
+    """The value without a flag."""
+    value = in_file.get(option.name, option.default)
+    if option.name not in in_file and (value is None or value is False or value in ([], {})):
+        return ""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else value
+    text = text if isinstance(text, str) else json.dumps(text, default=str)
+    return f" (from {file}: {text})" if option.name in in_file else f" (default: {text})"
 
 
-class HelpFormatter(RawDescriptionHelpFormatter):
-    """Help pages with one spelling of each flag: without --list+ of jsonargparse, and --no-X only where X is usual."""
+def _filled(text: str, indent: int, spare: int = 0) -> list[str]:
+    """The lines of a text on the screen, whose words stay whole."""
+    width = columns_of(WIDTH) - spare
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
-    def _format_action_invocation(self, action: Action) -> str:
-        flags = [flag for flag in action.option_strings if not flag.endswith("+")]
-        if len(flags) > 1 and flags[1].startswith("--no-") and action.default is False:
-            flags = flags[:1]
-        takes = action.metavar if flags and action.metavar and action.nargs != 0 else ""
-        return f"{', '.join(flags)} {takes}".rstrip() if flags else super()._format_action_invocation(action)
 
+class _Formatter(RawDescriptionHelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -1,43 +1,39 @@
-"""Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
+"""Commands and their options: the fields of dataclasses, set by flags or by one YAML file.
 
-A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
-without a flag; with `options`, that argument is a file of options. A flag overrides the file, and that of a mapping
-entry by entry; an entry also goes before the file's in the mappings that its metadata is `instead_of`. A dataclass with
-a `heading` is a group of the help page, and its `headings` name groups of some of its fields.
+A field's docstring is its help text, and its annotation says what it takes. Its metadata may have a `metavar`; with
+`nargs` it is an argument without a flag, and with `options` that argument is a file of options. A flag overrides the
+file, and that of a mapping entry by entry; an entry also goes before the file's in the mappings that its metadata is
+`instead_of`. A dataclass with a `heading` is a group of the help page, and its `headings` name groups of some of its
+fields.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from textwrap import dedent
+from types import NoneType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from .._util.extras import installed
-from .._util.formats import check_no_yaml_within, loader, yaml_in
+from .._util.formats import yaml_in, yaml_value
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
 from ..core.fields import alternatives, choices, words
-from .help import HelpFormatter, epilog, wrapped_to_screen
-from .mappings import merged, piece
 from .output import Output, UsageError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser, Namespace
 
 Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
-# The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
-# and imports it.
-MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
+OUT = object()  # in place of the value of an entry that is taken out of a mapping
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        """The docstring of the field; reading it needs a package of an extra."""
+        """The docstring of the field."""
         return _help_texts(self.settings)[self.name]
 
     @property
@@ -88,21 +84,65 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        kinds = [get_origin(t) or t for t in alternatives(self.type)]
-        if Literal in kinds:
+        if choices(self.type):
             return "{" + ",".join(choices(self.type)) + "}"
-        return str(self.metadata.get("metavar") or METAVARS[kinds[0]])
+        kind = alternatives(self.type)[0]
+        return str(self.metadata.get("metavar") or METAVARS[get_origin(kind) or kind])
 
     def is_a(self, kind: type) -> bool:
         """Return whether the type is, or allows, values of this kind: bool, list or dict."""
         return any((get_origin(t) or t) is kind for t in alternatives(self.type))
 
+    def read(self, text: str) -> Any:
+        """Return the value that a text on the command line stands for."""
+        value: Any
+        if self.is_a(str) or choices(self.type):
+            value = None if text == "null" and self.is_a(NoneType) else text
+        elif self.is_a(list) and not text.startswith("["):
+            texts = split_at_commas(text)
+            value = texts if str in get_args(self.type) else [yaml_value(one) for one in texts]
+        elif self.is_a(bool):
+            value = text == "true"
+        else:
+            value = yaml_value(text)
+        return self.checked(value, str(self.flag), text)
 
-@cache  # docstrings of fields are read from the source
+    def checked(self, value: Any, name: str, written: Any = None) -> Any:
+        """Return a value as the type has it; raise UsageError if it is of another, with what the user wrote."""
+        for kind in alternatives(self.type):
+            with suppress(TypeError, OverflowError):
+                return _converted(value, kind)
+        written = value if written is None else written
+        if choices(self.type):
+            raise UsageError(unknown(f"value of {name}", str(written), choices(self.type)))
+        raise UsageError(f"{name} takes {words(self.type)}, not {written!r}")
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """The value as one of this type: a whole number may be a float too. Raises TypeError if it is none."""
+    shape, inside = get_origin(kind) or kind, get_args(kind)
+    if shape is Literal and value in inside:
+        return value
+    if shape is list and isinstance(value, list):
+        return [_converted(item, inside[0]) for item in value]
+    if shape is float and type(value) is int:
+        return float(value)
+    if type(value) is not shape:
+        raise TypeError(f"{value!r} is no {shape}")
+    return value
+
+
+@cache
 def _help_texts(settings: type) -> Mapping[str, str]:
-    from docstring_parser import parse_from_object
-
-    return {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
+    """The docstrings of the fields of a dataclass, each on one line, from the source."""
+    [found] = ast.parse(dedent(inspect.getsource(settings))).body
+    assert isinstance(found, ast.ClassDef)
+    return {
+        one.target.id: " ".join(str(text.value.value).split())
+        for one, text in pairwise(found.body)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 @dataclass(frozen=True)
@@ -118,15 +158,12 @@ class Command:
         The first line of its docstring is the summary; its examples are command lines.
     takes_file
         Whether `--config` names a file of options.
-    in_core
-        Whether the command also runs without the packages that parse options; it then has switches and texts only.
 
     """
 
     name: str
     run: Callable[..., Output]
     takes_file: bool
-    in_core: bool
 
     @property
     def summary(self) -> str:
@@ -156,11 +193,11 @@ class Command:
 REGISTRY: Registry[Command] = Registry("command", "steppe.commands")
 
 
-def command(name: str, *, takes_file: bool = False, in_core: bool = False) -> Callable[[Run], Run]:
+def command(name: str, *, takes_file: bool = False) -> Callable[[Run], Run]:
     """A decorator that makes a function a command, as `Command` describes."""
 
     def add(run: Run) -> Run:
-        REGISTRY.add(name, Command(name, run, takes_file, in_core), run.__module__)
+        REGISTRY.add(name, Command(name, run, takes_file), run.__module__)
         return run
 
     return add
@@ -196,155 +233,111 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+class Flag(NamedTuple):
+    """An option on the command line, its text, and its part: the key of a mapping's entry, or + to add to a list."""
+
+    name: str
+    text: str
+    part: str = ""
+
+
 def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     """Return the options set by the command line and by the file in `--config`, or the help page with `--help`."""
-    if command.in_core and not installed("train"):
-        return _parse_in_core(command, argv)
     options = command.options()
-    arguments = list(_arguments(options, argv))
-    file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
-    if any(o.metadata.get("options") for o in options.values()):
-        file = next((word for name, word in arguments if not name), None)
-    in_file = _read_options(file, options) if file is not None else {}
-    names = {name for name, _ in arguments} | in_file.keys()
-    if "help" in names:
-        return str(_parser(command, options, file, in_file).format_help())
-    instead_of = {n: options[n].metadata.get("instead_of", ()) for n, _ in arguments if n and options[n].is_a(dict)}
-    arguments, in_file = merged(arguments, in_file, instead_of)
-    parser = _parser(command, {n: o for n, o in options.items() if n in names or not o.flag}, file, in_file)
-    if in_file:
-        parser.set_defaults(_checked(lambda: parser.parse_object(in_file, defaults=False), options, file))
-    flags = [word for name, word in arguments if name]
-    positional = [word for name, word in arguments if not name]
-    values = {o.name: o.default for o in options.values()}  # those that nobody gives need no parser
-    values |= _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
+    flags, places = _split(options, argv)
+    place = next((o for o in options.values() if not o.flag), None)
+    several = place is not None and place.metadata["nargs"] == "*"
+    if len(places) > 1 - (place is None) and not several:
+        takes = "options only" if place is None else f"one {place.metavar}"
+        raise UsageError(f"steppe {command.name} takes {takes}, not {' '.join(places)!r}")
+    by_place = {place.name: places if several else places[0]} if place and places else {}
+    files = [flag.text for flag in flags if flag.name == "config"]
+    files += places if place and place.metadata.get("options") else []
+    file = files[-1] if files else None
+    in_file = {} if file is None else _read_options(file, options)
+    if any(flag.name == "help" for flag in flags):
+        from .help import page_of
+
+        return page_of(command, options, file, in_file)
+    values = {o.name: o.default for o in options.values()} | in_file | by_place
+    changes = dict[str, dict[str, Any]]()
+    for name, text, part in flags:
+        if options[name].is_a(dict):
+            changes.setdefault(name, {}).update(_entries(options[name], text, part))
+        else:
+            value = options[name].read(text)
+            values[name] = [*values[name], *value] if part == "+" else value
+    for name, entries in changes.items():
+        for other in options[name].metadata.get("instead_of", ()):
+            values[other] = {k: v for k, v in values[other].items() if entries.get(k, OUT) is OUT}
+    for name, entries in changes.items():
+        values[name] = _changed(values[name], entries, flag_of(name))
     sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
-    return Parsed(values, sources | {name: FLAG for name, _ in arguments if name})
+    return Parsed(values, sources | dict.fromkeys([*by_place, *(flag.name for flag in flags)], FLAG))
 
 
-def _parse_in_core(command: Command, argv: Sequence[str]) -> Parsed | str:
-    """The same for switches and texts, without the packages that parse options and read their help texts."""
-    options = command.options()
-    values, sources = {o.name: o.default for o in options.values()}, dict.fromkeys(options, DEFAULT)
-    for name, word in _arguments(options, argv):
-        if name == "help":
-            flags = [f"{o.flag}" if o.is_a(bool) else f"{o.flag} {o.metavar}" for o in options.values()]
-            return f"usage: steppe {command.name} [options]\n\n{command.summary}\n\noptions: {', '.join(flags)}\n"
-        if not name:
-            raise UsageError(f"steppe {command.name} takes options only, not {word!r}")
-        values[name] = not word.startswith("--no-") if options[name].is_a(bool) else word.partition("=")[2]
-        sources[name] = FLAG
-    return Parsed(values, sources)
-
-
-def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of an option's name and one word for the parser; the name of a positional argument is empty.
-
-    Adds to what argparse reads: underscores in flags, lists with commas, --switch=false, positional arguments between
-    flags, and the nearest flag to one that does not exist.
-    """
-    flags = {o.flag: o for o in options.values() if o.flag}
-    rest = list(argv)
+def _split(options: Mapping[str, Option], argv: Sequence[str]) -> tuple[list[Flag], list[str]]:
+    """Return the flags of a command line, and its arguments without a flag, which may stand anywhere."""
+    by_flag = {o.flag: o for o in options.values() if o.flag}
+    rest, flags, places = list(argv), list[Flag](), list[str]()
     while rest:
         word = rest.pop(0)
         if word == "--":
-            yield from (("", word) for word in rest)
-            return
+            return flags, places + rest
         if word in ("-h", "--help"):
-            yield "help", word
+            flags.append(Flag("help", ""))
         elif word.startswith("-") and word != "-":
-            yield _flag(flags, word, rest)
+            flags.append(_flag(by_flag, word, rest))
         else:
-            yield "", word
+            places.append(word)
+    return flags, places
 
 
-def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str, str]:
-    """Return an option's name, and its flag with its value as one word; remove the value from the rest."""
-    flag, equals, value = word.partition("=")
+def _flag(options: Mapping[str, Option], word: str, rest: list[str]) -> Flag:
+    """Return a flag with its value, which leaves the rest: --lr 1, --no-capture, --model-options.width=8, --list+ a."""
+    flag, equals, text = word.partition("=")
     head, dot, key = flag.partition(".")
     head = head.replace("_", "-")
-    switch = flags.get(head.replace("--no-", "--", 1))
+    switch = options.get(head.replace("--no-", "--", 1))
     if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
-        return switch.name, head
-    option = flags.get(head.removesuffix("+"))  # --list+ VALUE of jsonargparse adds to a list
+        return Flag(switch.name, "false")
+    option = options.get(head.removesuffix("+"))
     if option is None or (dot and not option.is_a(dict)) or (head.endswith("+") and not option.is_a(list)):
-        raise UsageError(unknown("option", flag, flags))
+        raise UsageError(unknown("option", flag, options))
     if option.is_a(bool):
-        if equals and value.lower() not in ("true", "false"):
-            raise UsageError(f"{head} takes no value, or =true or =false, not {value!r}")
-        return option.name, head.replace("--", "--no-", 1) if value.lower() == "false" else head
+        if equals and text.lower() not in ("true", "false"):
+            raise UsageError(f"{head} takes no value, or =true or =false, not {text!r}")
+        return Flag(option.name, text.lower() or "true")
     if not equals:
         if not rest or rest[0].startswith("--"):
             raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
-        value = rest.pop(0)
-    if option.is_a(dict):
-        return option.name, f"{head}={piece(key, value) if dot else value}"
-    if option.is_a(list) and not value.startswith("["):
-        value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
-    return option.name, f"{head}{dot}{key}={value}"
+        text = rest.pop(0)
+    return Flag(option.name, text, key or "+" * head.endswith("+"))
 
 
-def _parser(
-    command: Command, options: Mapping[str, Option], file: str | None, in_file: Mapping[str, Any]
-) -> ArgumentParser:
-    from jsonargparse import ActionYesNo, ArgumentParser
-
-    positional = [
-        f"[{o.metavar}{' ...' if o.metadata['nargs'] == '*' else ''}]" for o in options.values() if not o.flag
-    ]
-    parser = ArgumentParser(
-        usage=" ".join(["steppe", command.name, *positional, "[options]"]),
-        description=wrapped_to_screen(command.summary),
-        epilog=epilog(command.examples),
-        formatter_class=HelpFormatter,
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    found = dict.fromkeys(o.heading for o in options.values() if o.heading)
-    headings = {heading: parser.add_argument_group(heading) for heading in found}
-    for o in options.values():
-        place: Any = headings.get(o.heading, parser)
-        text = (o.help + _default(o, file, in_file)).replace("%", "%%")
-        if not o.flag:
-            given = {name: value for name, value in o.metadata.items() if name != "options"}
-            place.add_argument(o.name, type=str, default=o.default, help=text, **given)
-        elif o.is_a(bool):
-            place.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
-        else:
-            kind = MAPPING if o.is_a(dict) else o.type
-            place.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
-    return parser
+def _entries(option: Option, text: str, key: str) -> dict[str, Any]:
+    """Return the entries that a flag gives a mapping: one, or those of A=X,B=Y or JSON; A= without a value is OUT."""
+    if key:
+        return {key: yaml_value(text) if text else OUT}
+    if "=" not in text or text.lstrip().startswith("{"):
+        return dict(option.read(text))
+    pairs = [part.partition("=") for part in text.split(",")]
+    found = {name.strip(): yaml_value(value) if value else OUT for name, equals, value in pairs if equals}
+    if len(found) < len(pairs):
+        raise UsageError(f"a mapping is written A=X,B=Y or as JSON, with each name once, and not {text!r}")
+    return found
 
 
-def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
-    """Return the value without a flag, for the help page."""
-    value = in_file.get(option.name, option.default)
-    if option.name not in in_file and (value is None or value is False or value in ([], {})):
-        return ""
-    text = ", ".join(map(str, value)) if isinstance(value, list) else value
-    text = text if isinstance(text, str) else json.dumps(text, default=str)
-    return f" (from {file}: {text})" if option.name in in_file else f" (default: {text})"
-
-
-def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file: str | None) -> dict[str, Any]:
-    """Return the parsed values by name. Errors of jsonargparse become errors that name the flag or the file's key."""
-    from jsonargparse import ArgumentError
-
-    try:
-        return dict(vars(parse()))
-    except ArgumentError as error:
-        place, message = f"{file}: " if file else "", str(error)
-        key = re.search(r'Parser key "([^".]+)', message)
-        value = re.search(r"(?:Got|Given) value: (.*)", message)
-        if key is None or value is None or key[1] not in options:
-            raise UsageError(place + message) from error
-        option = options[key[1]]
-        name = option.name if file else option.flag
-        if choices(option.type):
-            message = unknown(f"value of {name}", value[1], choices(option.type))
-        else:
-            message = f"{name} takes {words(option.type)}, not {value[1]!r}"
-        raise UsageError(place + message) from error
+def _changed(before: Mapping[str, Any], entries: Mapping[str, Any], flag: str) -> dict[str, Any]:
+    """Return a file's mapping with the entries of a flag; a mapping among them also replaces entries such as A.part."""
+    found = dict(before)
+    for name, value in entries.items():
+        if value is OUT and name not in found:
+            raise UsageError(f"{flag} {name}= takes an entry out, and " + unknown("entry", name, found))
+        whole = isinstance(value, dict)
+        found = {k: v for k, v in found.items() if k != name and not (whole and k.startswith(f"{name}."))}
+        found |= {} if value is OUT else {name: value}
+    return found
 
 
 def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
@@ -357,14 +350,11 @@ def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     for key in mapping:
         if key not in names:
             raise UsageError(f"{file}: " + unknown("option", key, names))
-    return mapping
+    return {key: options[key].checked(value, f"{file}: {key}") for key, value in mapping.items()}
 
 
 def read_mapping(file: str) -> dict[Any, Any]:
     """The mapping in a YAML file: small, without aliases, each key once."""
-    import yaml
-    from jsonargparse import get_loader
-
     path = Path(file)
     if path.is_dir():
         inside = path / "run.yaml"
@@ -373,16 +363,11 @@ def read_mapping(file: str) -> dict[Any, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
     try:
-        mapping = yaml_in(path, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
-        check_no_yaml_within(mapping, file)
+        mapping = yaml_in(path, typed=True)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if mapping is None:
         return {}
     if not isinstance(mapping, dict):
         raise UsageError(f"{file}: an options file has lines such as `lr: 0.1`, and this is a {type(mapping).__name__}")
-    keys = [key.value for key, _ in yaml.compose(path.read_text(encoding="utf-8"), Loader=loader()).value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise UsageError(f"{file}: {key!r} appears {keys.count(key)} times: keep one")
     return mapping

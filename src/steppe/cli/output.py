@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from .._util.files import write_text
 from .._util.formats import json_safe
 from .._util.terminal import ANY_WIDTH, columns_of, complain, console, say, table, wrapped
 
@@ -69,15 +69,6 @@ def print_output(output: Output, as_json: bool) -> None:
 def to_json(data: Any) -> str:
     """Return values as JSON text: paths and other types as strings, numbers that are not finite as null."""
     return json.dumps(json_safe(data, str), indent=2, allow_nan=False)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically, after its folder."""
-    from .._util.files import atomic_write
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
 
 
 class UsageError(ValueError):

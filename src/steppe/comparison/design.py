@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Axis = Literal["passes", "epochs", "seconds"]
 Kind = Literal["trial", "again", "fresh"]
+Key = tuple[str, str, int, int]  # of a trial: kind, method, index, repeat
 TUNING = 8
 EPOCHS = "epochs"  # the shared setting that the cost of a method divides
 DECADES = 1.0  # of a method's own radius, to either side of its default
@@ -51,6 +52,8 @@ class Trial:
         What an epoch costs, in those of one pass per step; `epochs` accounts for it.
     kind
         "trial"; "again" and "fresh" are further seeds of a selected configuration.
+    repeat
+        Which of these seeds it is.
     limit
         The error on validation rows at the rung above which a trial stops, with halving.
     counted
@@ -81,6 +84,7 @@ class Trial:
     limit: float = inf
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
     curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
+    repeat: int = 0
     began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
     # the settings that `train` has read, and "method" if it has asked for that
     asked: set[str] = field(init=False, default_factory=set, compare=False, repr=False)
@@ -101,6 +105,12 @@ class Trial:
             raise KeyError(f"the space has no setting {name!r}, but {', '.join(settings)}")
         self.asked.add(name)
         return settings[name]
+
+    @property
+    def key(self) -> Key:
+        """What no other trial of a comparison has: kind, method, number and repeat."""
+        of = vars(self)  # reading the method from here is no sign that `train` has asked for it
+        return of["kind"], of["method"], of["index"], of["repeat"]
 
     @property
     def epochs(self) -> int:
@@ -288,7 +298,7 @@ class Design:
         settings = {name: given.get(name, law.at(u)) for (name, law), u in zip(self.space.items(), z, strict=False)}
         rest = zip(self.own.get(method, {}).items(), z[len(self.space) :], strict=False)
         options = {name: given.get(f"{method}.{name}", given.get(name, law.at(u))) for (name, law), u in rest}
-        return Trial(method, index, seed, settings, options, self.cost(method, options), kind)
+        return Trial(method, index, seed, settings, options, self.cost(method, options), kind, repeat=repeat)
 
     def cost(self, method: str, options: Mapping[str, Any] | None = None) -> float:
         """What an epoch of a method costs on the axis of the comparison, by which its epochs are divided."""

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.files import atomic_write
+from .._util.files import write_text
 from .._util.pages import IN_TURN, figure_page
 from .sentences import known, named, table_of
 
@@ -88,9 +88,7 @@ def write(result: Result, path: Path, reload: int = 0) -> Path:
         python=result.python,
         reload=reload,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_text(path, text)
     return path
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from scipy.optimize import nnls
 
 from .._util.terminal import bar, cell, complain, line, style
-from .design import Design, Trial
+from .design import Design, Key, Trial
 from .recommend import BEST, REPEATS
 from .sentences import words_of
 from .sequential import LOOKS
 from .statistics import detectable
-from .store import Comparison, Key, missing
+from .store import Comparison, missing
 
 LINES = 20  # trials between two lines of progress
 SPARE = 1.1  # times what earlier trials say
@@ -66,6 +66,12 @@ def affordable(
     return max((n for n in plans if SPARE * needed(design, n, seconds, workers, done) <= left), default=0)
 
 
+def time_left(current: Comparison, workers: int) -> float:
+    """Return about how long the trials take that open contrasts need at most, or need to the first look."""
+    seconds, methods = pace(current), [current.design.reference, *current.undecided] if current.undecided else []
+    return wall(map(seconds, missing(current, methods, current.most or current.design.first)), workers)
+
+
 class Shown:
     """A bar, or a line per look, about how far a comparison is and how long it may take."""
 
@@ -93,13 +99,10 @@ class Shown:
         design, most = current.design, current.most
         done = sum(kind == "trial" for kind, *_ in current.done)
         total = (most or design.first) * len(design.methods)
-        open_ = [design.reference, *current.undecided] if current.undecided else []
-        seconds = pace(current)
-        left = wall((seconds(trial) for trial, _ in missing(current, open_, most or design.first)), self._workers)
-        if not open_:
-            now = f"{done} trials, and fresh seeds"
-        else:
-            now = f"{done} trials, {'at most' if most else 'to the first look'} {words_of(left)} left"
+        now = f"{done} trials, and fresh seeds"
+        if current.undecided:
+            left = words_of(time_left(current, self._workers))
+            now = f"{done} trials, {'at most' if most else 'to the first look'} {left} left"
         looked = len(current.history) > self._looks
         if self._bar is not None:
             if looked:  # stays above the bar

@@ -124,6 +124,51 @@ class Recommended:
 class Result:
     """The answer of a comparison; `print(result)` writes its sentences.
 
+    Parameters
+    ----------
+    methods
+        The methods, the reference first.
+    state
+        Decided; stopped, where the budget ended before; or open.
+    tuning
+        Trials of tuning that the claim is about.
+    trials
+        Trials per method at most.
+    axis
+        Equal passes or equal epochs.
+    space
+        The laws of all settings, in words.
+    test_rows
+        Number of test rows.
+    validation_rows
+        Number of validation rows.
+    seconds
+        Time of all trials together.
+    contrasts
+        The answer for each contender.
+    rows
+        Errors, curves and cost of each method.
+    recommended
+        A configuration, which is a decision and not a claim; None before the verdicts.
+    caveats
+        What the answers hold for, and what disturbs them.
+    alone
+        Whether runs had the machine to themselves, so that their seconds can be compared.
+    points
+        Whether the settings of trials are from elsewhere, and not random: such a comparison is descriptive.
+    stopped
+        Why it stopped before it was decided: budget, or a signal.
+    target
+        Validation error in per cent whose first passes `Row.reached` has: the reference's at its first look.
+    yaml
+        The recommended configuration for `steppe train`.
+    python
+        The same as lines of Python.
+    folder
+        The folder of the record.
+    task
+        What was trained.
+
     Examples
     --------
     >>> def train(trial):  # a real one steps the optimizer for trial.epochs epochs
@@ -136,47 +181,26 @@ class Result:
     """
 
     methods: Sequence[str]
-    """the methods, the reference first"""
     state: str
-    """decided; stopped, where the budget ended before; or open"""
     tuning: int
-    """trials of tuning that the claim is about"""
     trials: int
-    """trials per method at most"""
     axis: str
-    """equal passes or equal epochs"""
     space: Mapping[str, str]
-    """the laws of all settings, in words"""
     test_rows: int
-    """number of test rows"""
     validation_rows: int
-    """number of validation rows"""
     seconds: float
-    """time of all trials together"""
     contrasts: Sequence[Answer]
-    """the answer for each contender"""
     rows: Sequence[Row]
-    """errors, curves and cost of each method"""
     recommended: Recommended | None
-    """a configuration, which is a decision and not a claim; None before the verdicts"""
     caveats: Sequence[str]
-    """what the answers hold for, and what disturbs them"""
     alone: bool = True
-    """whether runs had the machine to themselves, so that their seconds can be compared"""
     points: bool = False
-    """whether the settings of trials are from elsewhere, and not random: such a comparison is descriptive"""
     stopped: str = ""
-    """why it stopped before it was decided: budget, or a signal"""
     target: float = inf
-    """validation error in per cent whose first passes `Row.reached` has: the reference's at its first look"""
     yaml: str = ""
-    """the recommended configuration for `steppe train`"""
     python: str = ""
-    """the same as lines of Python"""
     folder: str = ""
-    """the folder of the record"""
     task: Mapping[str, Any] = field(default_factory=dict)
-    """what was trained"""
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -228,35 +252,33 @@ def result_of(
     current: Comparison, folder: Path | None = None, stopped: str = "", history: Sequence[str] = ()
 ) -> Result:
     """Return the result of a comparison as far as it is: a function of its record."""
-    design, seconds = current.design, sum(done.seconds for done in current.done.values())
-    first = next((done for done in current.done.values() if done.validation), None)
-    target = _target(current)
+    design, target = current.design, _target(current)
     decided = bool(current.most) and not current.undecided
     stopped = "" if decided else stopped
     recommended = _recommended(current) if decided and finalists(current) else None
     yaml, python = ("", "") if recommended is None else snippets(design, recommended, current.start.get("where", {}))
     found = Result(
-        design.methods,
-        "decided" if decided else "stopped" if stopped else "open",
-        design.tuning,
-        current.most,
-        design.axis,
-        {name: law_words(law) for name, law in laws_of(design).items()},
-        current.rows,
-        int(first.validation.partition(":")[0]) if first is not None else 0,
-        seconds,
-        [_answer(current, c) for c in current.contrasts.values()],
-        [_row(current, m, target) for m in design.methods if len(current.outcomes(m)) > design.tuning],
-        recommended,
-        [],
-        current.alone,
-        bool(design.points),
-        stopped,
-        100 * target,
-        yaml,
-        python,
-        "" if folder is None else str(folder),
-        design.task,
+        methods=design.methods,
+        state="decided" if decided else "stopped" if stopped else "open",
+        tuning=design.tuning,
+        trials=current.most,
+        axis=design.axis,
+        space={name: law_words(law) for name, law in laws_of(design).items()},
+        test_rows=current.rows,
+        validation_rows=current.validation_rows,
+        seconds=sum(done.seconds for done in current.done.values()),
+        contrasts=[_answer(current, c) for c in current.contrasts.values()],
+        rows=[_row(current, m, target) for m in design.methods if len(current.outcomes(m)) > design.tuning],
+        recommended=recommended,
+        caveats=[],
+        alone=current.alone,
+        points=bool(design.points),
+        stopped=stopped,
+        target=100 * target,
+        yaml=yaml,
+        python=python,
+        folder="" if folder is None else str(folder),
+        task=design.task,
     )
     answers = [replace(a, sentence=sentence_of(a, found)) for a in found.contrasts]
     return replace(found, contrasts=answers, caveats=[*caveats_of(found), *history])
@@ -284,25 +306,23 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     chosen = int(np.argmin(outcomes.validation))
     laws, shared = design.own.get(method, {}), len(design.space)
     quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(len(done))])
+    measures = dict.fromkeys(name for one in done for name in one.measures)
     return Row(
-        method,
-        len(outcomes),
-        sum(bool(one.failed) for one in done),
-        design.passes(method),
-        fmean([one.passes for one in done if one.passes] or [0.0]),
-        fmean(one.seconds for one in done),
-        100 * estimate(outcomes, None, design.tuning).value,
-        [_percent(e) for e in curve(outcomes)],
-        done[chosen].curve,
-        {**trials[chosen].settings, **trials[chosen].options},
-        sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
-        sum(one.stopped for one in done),
-        [] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
-        _reached(outcomes, done, design.tuning, target, current.alone),
-        {
-            name: _measured(outcomes, done, design.tuning, name)
-            for name in dict.fromkeys(n for d in done for n in d.measures)
-        },
+        method=method,
+        trials=len(outcomes),
+        failed=sum(bool(one.failed) for one in done),
+        passes=design.passes(method),
+        counted=fmean([one.passes for one in done if one.passes] or [0.0]),
+        seconds=fmean(one.seconds for one in done),
+        tuned=100 * estimate(outcomes, None, design.tuning).value,
+        curve=[_percent(e) for e in curve(outcomes)],
+        learning=done[chosen].curve,
+        best={**trials[chosen].settings, **trials[chosen].options},
+        share=sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
+        stopped=sum(one.stopped for one in done),
+        edges=[] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
+        reached=_reached(outcomes, done, design.tuning, target, current.alone),
+        measures={name: _measured(outcomes, done, design.tuning, name) for name in measures},
     )
 
 
@@ -359,16 +379,7 @@ def _recommended(current: Comparison) -> Recommended:
     errors = [100 * (1 - float(d.rows.mean())) if d.test else 100.0 for k in keys if (d := current.done.get(k))]
     settings = {k: v for k, v in trial.settings.items() if k != EPOCHS}
     error, sd = (fmean(errors), float(np.std(errors, ddof=1)) if len(errors) > 1 else inf) if errors else (inf, inf)
-    return Recommended(
-        chosen.method,
-        settings,
-        trial.options,
-        trial.epochs,
-        error,
-        sd,
-        len(errors),
-        chosen.why,
-    )
+    return Recommended(chosen.method, settings, trial.options, trial.epochs, error, sd, len(errors), chosen.why)
 
 
 def laws_of(design: Design) -> dict[str, Any]:

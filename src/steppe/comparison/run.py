@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
-
-import numpy as np
 
 from .._util.files import FolderLocked, lock_folder
 from .._util.terminal import complain
 from .design import EPOCHS, TUNING, Axis, Design, Kind, Trial, divided
+from .functions import Execute, in_process
 from .progress import SPARE, Shown, affordable, needed, pace
 from .recommend import REPEATS, choice, finalists
 from .result import BUDGET, Result, result_of
 from .sentences import words_of
-from .store import NAME, Comparison, Done, Record, missing
+from .store import NAME, Comparison, Record, missing
 
 PILOTS = 2  # trials of each method, which show whether the budget is enough for the first look
 DEFAULT = 6  # N_max in units of T without a budget
-
-Work = tuple[Trial, int]
-Execute = Callable[[Sequence[Work]], Generator[tuple[Work, Done]]]
-"""Yields the outcomes of trials, in any order; closing it stops them."""
 
 
 def compare(
@@ -166,8 +161,8 @@ def run(
                 break
             outcomes = execute(todo)
             try:
-                for (trial, repeat), done in outcomes:
-                    record.add(trial, repeat, done)
+                for trial, done in outcomes:
+                    record.add(trial, done)
                     now = _current(record)
                     shown.update(now)
                     watch(now)
@@ -181,10 +176,10 @@ def run(
             finally:
                 outcomes.close()
             why = why or stopped()
-        return result_of(_current(record), folder, why, _history(record))
+        return result_of(_current(record), folder, why, [c.why for c in record.comparisons if c.why])
 
 
-def next_trials(current: Comparison) -> list[Work]:
+def next_trials(current: Comparison) -> list[Trial]:
     """Return the trials that are missing for the next step: the next look, and then the recommendation."""
     design = current.design
     if not current.most:
@@ -198,83 +193,15 @@ def next_trials(current: Comparison) -> list[Work]:
         # the first trials of a method determine where halving stops the later ones
         return (missing(current, methods, design.first) if design.halving else []) or missing(current, methods, n)
     best = finalists(current)
-    return (
-        _repeats(current, "again", best)
-        or _repeats(current, "fresh", [(choice(current).method, choice(current).index)])
-        if best
-        else []
-    )
+    if again := _repeats(current, "again", best):
+        return again
+    return _repeats(current, "fresh", [(choice(current).method, choice(current).index)] if best else [])
 
 
-def _repeats(current: Comparison, kind: Kind, configurations: Sequence[tuple[str, int]]) -> list[Work]:
+def _repeats(current: Comparison, kind: Kind, configurations: Sequence[tuple[str, int]]) -> list[Trial]:
     """Further seeds of configurations that are missing."""
-    return [
-        (current.design.trial(m, i, kind, k), k)
-        for m, i in configurations
-        for k in range(REPEATS[kind])
-        if (kind, m, i, k) not in current.done
-    ]
-
-
-def in_process(train: Callable[[Trial], Any]) -> Execute:
-    """Return an executor that calls `train` here, trial by trial."""
-
-    def execute(works: Sequence[Work]) -> Generator[tuple[Work, Done]]:
-        for trial, repeat in works:
-            start = perf_counter()
-            try:
-                returned = train(trial)
-            except FloatingPointError as error:
-                yield (trial, repeat), Done(failed=str(error) or "not finite", seconds=perf_counter() - start)
-                continue
-            validation, test = checked(returned)
-            check_asked(trial)
-            steps, forwards = trial.counted["steps"], trial.counted["forwards"]
-            # forward passes of a step count as many passes over the rows as they are of an epoch
-            epoch = steps / trial.epochs or 1.0
-            curve = [
-                {"passes": p["forwards"] / epoch, "seconds": p["seconds"], "validation_error": p["validation_error"]}
-                for p in trial.curve
-            ]
-            took, passes = perf_counter() - start, forwards / steps if steps else 0.0
-            stopped = trial.should_prune() and trial.curve[-1]["epoch"] < trial.epochs
-            yield (
-                (trial, repeat),
-                Done.of(validation, test, seconds=took, passes=passes, curve=curve, rung=trial.rung, stopped=stopped),
-            )
-
-    return execute
-
-
-def check_asked(trial: Trial) -> None:
-    """Raise ValueError if `train` has ignored what makes the trial: then trials differ by their seeds alone."""
-    if "method" not in trial.asked:
-        raise ValueError("train ignores the trial's method: build the optimizer by `opt = trial.optimizer(model)`")
-    if ignored := [name for name in vars(trial)["settings"] if name not in trial.asked]:
-        name = ignored[0]
-        how = "train for trial.epochs epochs" if name == EPOCHS else f"read trial[{name!r}], or leave it out"
-        raise ValueError(f"train ignores {name}, a setting of the space: {how}")
-
-
-def checked(returned: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `train` returned as two arrays of flags; raise one clear error otherwise."""
-    wanted = "train returns two arrays, which validation rows and which test rows are classified correctly"
-    if not isinstance(returned, tuple | list) or len(returned) != 2:
-        what = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"{type(returned).__name__}"
-        raise TypeError(f"{wanted}, and it returned {what}: end it with `return validation_correct, test_correct`")
-    found = []
-    for name, value in zip(("validation", "test"), returned, strict=True):
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-        if array.ndim == 0:
-            raise TypeError(f"{wanted}, and its {name} is the number {array}: return predicted == labels, not the mean")
-        if array.size < 2:
-            why = "validation selects among trials: set rows aside" if name == "validation" else "give test rows"
-            raise ValueError(f"{wanted}, and there are {array.size or 'no'} {name} rows: {why}")
-        if array.ndim != 1 or not np.isin(array, (0, 1)).all():
-            what = f"has shape {array.shape} and type {array.dtype}"
-            raise TypeError(f"{wanted}, and its {name} {what}: return one true or false per row")
-        found.append(array.astype(bool))
-    return found[0], found[1]
+    trials = (current.design.trial(m, i, kind, k) for m, i in configurations for k in range(REPEATS[kind]))
+    return [trial for trial in trials if trial.key not in current.done]
 
 
 def seconds(budget: str | float | None) -> float | None:
@@ -314,10 +241,6 @@ def _check(current: Comparison, budget: float, spent: float, workers: int) -> No
             f"and the first look needs {design.first} ({words_of(need)} here): raise the budget, compare fewer "
             "methods, or tune less"
         )
-
-
-def _history(record: Record) -> list[str]:
-    return [c.why for c in record.comparisons if c.why]
 
 
 def _name(train: Callable[..., Any]) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..data.dataset import Splits
     from ..studies.engines.engine import Engine
     from ..training.stopping import StopRequest
-    from .run import Execute, Work
+    from .functions import Execute
 
 RUNS = "runs"  # the folder of runs in that of a comparison
 POINTS = 12  # of a learning curve
@@ -126,18 +126,15 @@ class Probe:
     begin: float
     epoch: Mapping[str, float]
     evaluation: float
+    slowdown: float = 1.0  # by the runs beside it
 
     def seconds(self, trial: Trial) -> float:
         """Return about how long a trial takes."""
-        return self.begin + trial.epochs * self.epoch[trial.method] + min(trial.epochs, POINTS) * self.evaluation
-
-    def beside(self, slowdown: float) -> Probe:
-        """Return the times of a run beside others that slow it down so many times."""
-        epoch = {method: slowdown * seconds for method, seconds in self.epoch.items()}
-        return Probe(self.begin, epoch, slowdown * self.evaluation)
+        evaluations = min(trial.epochs, POINTS) * self.evaluation
+        return self.begin + self.slowdown * (trial.epochs * self.epoch[trial.method] + evaluations)
 
 
-def probe(design: Design, where: Mapping[str, Any]) -> Probe:
+def probe(design: Design, where: Mapping[str, Any], slowdown: float) -> Probe:
     """Train a few steps of every method in a folder that is removed, and time them."""
     from ..studies.grid import split
     from ..training import train
@@ -154,7 +151,7 @@ def probe(design: Design, where: Mapping[str, Any]) -> Probe:
             stepping, evaluation = sum(r["seconds"] for r in run.records), last["evaluation_seconds"]
             epoch[method] = stepping / run.about["steps"] * run.about["steps_per_epoch"]
             begin = max(wall - stepping - evaluation * len(run.records), 0.0)
-    return Probe(begin, epoch, evaluation)
+    return Probe(begin, epoch, evaluation, slowdown)
 
 
 class TrialFailed(RuntimeError):
@@ -167,28 +164,28 @@ def by_engine(
     """Return an executor that trains trials as runs, on an engine of studies."""
     from ..studies.cell import Cell, Task, key_of
 
-    def execute(works: Sequence[Work]) -> Generator[tuple[Work, Done]]:
+    def execute(trials: Sequence[Trial]) -> Generator[tuple[Trial, Done]]:
         tasks, by_key = [], {}
-        for trial, repeat in works:
+        for trial in trials:
             values = settings_of(task, trial)
             name = f"trial {trial.index} of {trial.method}"
             cell = Cell(key_of(values), name, values, {})
             rung = None if trial.limit == inf else (_rung(trial), trial.limit)
             tasks.append(Task(cell, str(folder / RUNS / cell.key), list(measures), ("test_error",), rung=rung))
-            by_key[cell.key] = (trial, repeat), tasks[-1]
+            by_key[cell.key] = trial, tasks[-1]
         for outcome in engine.outcomes(tasks, stop):
-            work, done = by_key[outcome.key]
+            trial, of = by_key[outcome.key]
             if outcome.state == "stopped":
                 return
             if outcome.state == "failed" and not outcome.error.startswith("FloatingPointError"):
                 raise TrialFailed(
-                    f"{done.cell.name} failed: {outcome.error}. The trials before it are kept; the same command resumes"
+                    f"{of.cell.name} failed: {outcome.error}. The trials before it are kept; the same command resumes"
                 )
-            yield work, _done(outcome, work[0])
-            if work[0].kind != "fresh":  # weights are large, and those of the recommended configuration stay
+            yield trial, _done(outcome, trial)
+            if trial.kind != "fresh":  # weights are large, and those of the recommended configuration stay
                 with suppress(OSError):  # of another machine
-                    rmtree(done.folder)
-                    Path(f"{done.folder}.lock").unlink(missing_ok=True)
+                    rmtree(of.folder)
+                    Path(f"{of.folder}.lock").unlink(missing_ok=True)
 
     return execute
 

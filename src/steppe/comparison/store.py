@@ -22,7 +22,7 @@ from .._util import files
 from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
-from .design import Design, Trial
+from .design import Design, Key, Trial
 from .halving import Halved, limit, rung_of
 from .sequential import Contrast, decide
 from .statistics import Outcomes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 NAME = "comparison.jsonl"
-Key = tuple[str, str, int, int]  # kind, method, trial, repeat
 
 
 @dataclass(frozen=True)
@@ -164,10 +163,10 @@ class Comparison:
         return [m for m in self.design.methods[1:] if m not in self.contrasts or self.contrasts[m].verdict == "open"]
 
 
-def missing(current: Comparison, methods: Sequence[str], n: int) -> list[tuple[Trial, int]]:
+def missing(current: Comparison, methods: Sequence[str], n: int) -> list[Trial]:
     """Return the trials that these methods lack among their first n."""
     return [
-        (replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf), 0)
+        replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf)
         for i in range(n)
         for m in methods
         if ("trial", m, i, 0) not in current.done
@@ -209,16 +208,16 @@ class Record:
         design = replace(design, number=was.number, families=families, most=most, costs=costs)
         if design.plain() == was.plain():
             return ""
+        why = _changes(was, design)
         if not current.history:
-            self._append({"design": design.plain(), "why": (why := f"before its first look: {_changes(was, design)}")})
-            return why
-        if added := was.added(design):
-            grown = replace(design, families=(*was.families, added), most=was.most)
+            why = f"before its first look: {why}"
+        elif added := was.added(design):
+            design = replace(design, families=(*was.families, added), most=was.most)
             why = f"{', '.join(added)} came after a look: a family of its own, at what is left of the level"
-            self._append({"design": grown.plain(), "why": why})
-            return why
-        why = f"{_changes(was, design)}: after a look, this is a new comparison with new trials and its own correction"
-        self._append({"design": replace(design, number=was.number + 1).plain(), "why": why})
+        else:
+            design = replace(design, number=was.number + 1)
+            why = f"{why}: after a look, this is a new comparison with new trials and its own correction"
+        self._append({"design": design.plain(), "why": why})
         return why
 
     def start(self, values: Mapping[str, Any]) -> None:
@@ -230,7 +229,7 @@ class Record:
         """Fix N_max, which the budget determined."""
         self._append({"most": most})
 
-    def add(self, trial: Trial, repeat: int, done: Done) -> None:
+    def add(self, trial: Trial, done: Done) -> None:
         """Append the outcome of a trial."""
         current = self.current
         if current is not None and done.test:
@@ -247,7 +246,7 @@ class Record:
                 f"reported nothing from epoch {rung_of(trial.epochs, 1)} on: call trial.report(validation_error, epoch)"
             )
         values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
-        place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
+        place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": trial.repeat}
         self._append({**place, "settings": {**trial.settings, **trial.options}, "seed": trial.seed, **values})
 
     def _append(self, line: Mapping[str, Any]) -> None:
