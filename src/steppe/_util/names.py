@@ -34,9 +34,9 @@ def _listed(what: str, names: list[str]) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
-    """A question with the nearest valid names, in any case, those that it contains first; nothing if none is near."""
+    """A question with the nearest valid names, in any case, its own words first; nothing if none is near."""
     names = list(valid)
-    within = [one for one in map(str.lower, names) if len(one) > 3 and one in name.lower()]
+    within = [one for one in map(str.lower, names) if len(one) > 3 and f"_{one}_" in f"_{name.lower()}_"]
     close = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=cutoff)
     lower = dict.fromkeys([*sorted(within, key=len, reverse=True), *close])
     near = [other for one in lower for other in names if other.lower() == one][:3]

@@ -231,8 +231,11 @@ class Step:
         if self._checked:
             if loss is not None:
                 self._numbers.append(loss)
-            if grad is not None:
-                self._watch(grad, normed=self._count == 1)  # most methods need the norm of the first gradient anyway
+            # most methods need the norm of the first gradient anyway; one of many tensors takes long on a GPU
+            if grad is not None and (self._count == 1 or self.space.device.type != "cuda"):
+                self._numbers.append(grad.norm())
+            elif grad is not None:
+                self._flag = nonfinite_flag(grad.chunks, self._flag)
         if self._maximize:
             loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
         mean = self.replicas.mean if pass_.probe.sync else lambda numbers: numbers
@@ -240,13 +243,6 @@ class Step:
         if self.report is not None:
             self.report.add(reading, pass_.loss)
         return reading
-
-    def _watch(self, vector: Vector, normed: bool = False) -> None:
-        """Adds a vector to what must be finite; on a GPU a norm of many tensors takes longer than a flag."""
-        if normed or self.space.device.type != "cuda":
-            self._numbers.append(vector.norm())
-        else:
-            self._flag = nonfinite_flag(vector.chunks, self._flag)
 
     def _finish(self, direction: Vector) -> None:
         """Writes the direction into `p.grad`, and makes this the planned step of the engine."""
@@ -261,7 +257,10 @@ class Step:
         untouched = direction is self.gradients.last and direction.intact
         if self._checked:
             for vector in [*([] if untouched else [direction]), *self.context.moves]:  # may overflow on their own
-                self._watch(vector)
+                if self.space.device.type == "cuda":
+                    self._flag = nonfinite_flag(vector.chunks, self._flag)
+                else:
+                    self._numbers.append(vector.norm())
             self._add_up(settings)
         self.gradients.deliver(direction, untouched)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
