@@ -111,7 +111,7 @@ def fresh(place: Path, words: Callable[[Path], list[str]]) -> Callable[[], None]
 
 
 def test_training_for_an_epoch(tmp_path: Path) -> None:
-    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=65, changes=455)
+    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=65, changes=460)
 
 
 def test_study_of_two_cells_to_the_page(tmp_path: Path) -> None:
