@@ -77,6 +77,21 @@ def test_the_numbers_of_the_text_are_those_of_the_record(digits: Comparison) -> 
     assert f"the median of those trials is {long:.0f} % test error, and that of 4 epochs is {short:.0f} %" in PAGE
 
 
+def test_the_numbers_of_sam_beside_a_recipe_are_those_of_the_records(digits: Comparison) -> None:
+    found = {}
+    for name in ("digits-recipe", "digits-tuned"):
+        current = Record(ROOT / "docs/comparisons" / name / NAME).current
+        assert current is not None
+        result = result_of(current)
+        assert result.seconds < 60
+        found[name] = [f"{row.tuned:.1f}" for row in result.rows]
+    plain, sam = found["digits-recipe"]
+    assert f"ends at {sam} % test error where SGD has {plain} %" in PAGE
+    plain, sam = found["digits-tuned"]
+    assert f"once its recipe is tuned, {plain} %" in PAGE
+    assert f"Beside that tuned recipe, SAM has {sam} %" in PAGE
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_the_record_is_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the command gets these trials: seeds and points are functions of the file."""

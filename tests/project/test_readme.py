@@ -106,17 +106,20 @@ def test_readme_is_short_and_answers_what_people_ask_with_the_numbers_of_the_com
     assert len(README.splitlines()) < 150
     assert "**Should I use SAM?**" in "\n".join(README.splitlines()[:8])
     undecided = re.findall(r"^> Undecided: sam against the plain optimizer: (\S+) points (\(.+?\))", COMPARE, re.M)
-    (worse,) = re.findall(
-        r"^> sam is worse than the plain optimizer at equal passes, (by .+? points \(.+?\))", COMPARE, re.M
-    )
-    points, low, high = re.match(r"by (\S+) points \((\S+) to (\S+)\)", worse).groups()
-    assert len(undecided) == 2
+    shown = r"^> sam is {} than the plain optimizer at equal passes, by (\S+) points \((\S+) to (\S+)\)"
+    worse = re.findall(shown.format("worse"), COMPARE, re.M)
+    (better,) = re.findall(shown.format("better"), COMPARE, re.M)
+    assert len(undecided) == len(worse) == 2
     for difference, interval in undecided:
         assert f"| {difference} {interval} points | undecided |" in README
         assert f"undecided, {difference} {interval}" in INDEX
-    assert f"| +{points} (+{low} to +{high}) points | SAM is worse |" in README
-    assert f"SAM is worse, +{points} (+{low} to +{high})" in INDEX
-    assert len(re.findall("^> Recommended: the plain optimizer", COMPARE, re.M)) == 3
+    for points, low, high in worse:
+        assert f"| +{points} (+{low} to +{high}) points | SAM is worse |" in README
+        assert f"SAM is worse, +{points} (+{low} to +{high})" in INDEX
+    low, points, high = (f"\N{MINUS SIGN}{better[i]}" for i in (2, 0, 1))
+    assert f"| {points} ({low} to {high}) points | SAM is better |" in README
+    assert f"SAM is better, {points} ({low} to {high})" in INDEX
+    assert len(re.findall("^> Recommended: the plain optimizer", COMPARE, re.M)) == 4
     for section in re.findall(r"^## (?:Train|Measure|Compare|Study|Papers)\n(.*?)(?=^## )", README, re.M | re.S):
         prose = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
         assert len([line for line in prose.splitlines() if line]) <= 12
