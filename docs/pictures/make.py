@@ -33,6 +33,13 @@ class Picture:
     selector: str
     commands: tuple[str, ...]
     width: int = 1240
+    part: tuple[float, float] = (0.0, 1.0)  # of the height, from the top
+
+
+def _of_records(name: str, recipe: str, budget: str, part: tuple[float, float] = (0.0, 1.0)) -> Picture:
+    """The figure of a recipe, from its committed records."""
+    page = f"studies/{recipe}/committed/{budget}/reproduce.html"
+    return Picture(name, page, "#figure", (f"steppe reproduce {recipe} --budget {budget} --report",), 900, part)
 
 
 STUDY = ("steppe study run",)
@@ -67,6 +74,16 @@ PICTURES = (
             " --radii 0.01,0.02,0.05,0.1 --epochs 15 --batch-size 50"
             " --sharpness 'adaptive_worst_l2@0.5[count=100,m=5]' --out runs/tradeoff",
         ),
+    ),
+    _of_records("paper-universal", "universal/fig1", "paper", (0.5, 0.75)),
+    _of_records("paper-agnostic", "agnostic/table4", "short"),
+    _of_records("paper-sharpbalance", "sharpbalance/small", "short", (0.0, 0.53)),
+    _of_records("paper-sa-sam", "sa-sam/fig2", "short", (0.0, 0.47)),
+    Picture(
+        "paper-modern-look",
+        "theory/sparse-regression.html",
+        "#figure",
+        ("steppe theory sparse-regression --out theory",),
     ),
 )
 
@@ -103,6 +120,7 @@ def take(page: Any, picture: Picture) -> None:
         page.evaluate("document.querySelectorAll('.fold').forEach(one => { one.open = true; })")
     else:
         page.wait_for_selector(".js-plotly-plot .main-svg")
+        page.set_viewport_size({"width": picture.width, "height": 4000})  # all of it, for parts below the first screen
     page.add_style_tag(content=".top, .modebar, .screen-only { display: none !important }")
     shown = page.locator(picture.selector)
     shown.scroll_into_view_if_needed()
@@ -111,6 +129,8 @@ def take(page: Any, picture: Picture) -> None:
     if box is None:
         sys.exit(f"{picture.page} has no {picture.selector}: the study's `show` has to ask for it")
     left, top, width, height = (box[side] for side in ("x", "y", "width", "height"))
+    start, end = (height * share for share in picture.part)
+    top, height = top + start, end - start
     clip = {"x": max(left - EDGE, 0), "y": max(top - EDGE, 0), "width": width + 2 * EDGE, "height": height + 2 * EDGE}
     clip["width"] = min(clip["width"], picture.width - clip["x"])
     with Image.open(BytesIO(page.screenshot(clip=clip))) as shot:

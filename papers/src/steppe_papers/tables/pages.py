@@ -66,8 +66,7 @@ def figure(tables: Sequence[Compared]) -> dict[str, Any]:
         top = 1 - k * (height + gap)
         spec = table.ours.spec
         title = spec.x or " ".join(spec.columns if _is_numeric(table) else spec.rows)
-        kind = "category" if not (spec.x or _is_numeric(table)) else "-"
-        layout[f"xaxis{end}"] = {"domain": [0, 1], "anchor": f"y{end}", "title": {"text": title}, "type": kind}
+        layout[f"xaxis{end}"] = {"domain": [0, 1], "anchor": f"y{end}", "title": {"text": title}, **_axis(table)}
         layout[f"yaxis{end}"] = {"domain": [max(0, top - height), top], "anchor": f"x{end}"}
         layout[f"yaxis{end}"]["title"] = {"text": table.name}
         for trace in _traces(table):
@@ -82,6 +81,16 @@ def figure(tables: Sequence[Compared]) -> dict[str, Any]:
 
 def _is_numeric(table: Compared) -> bool:
     return all(map(_is_number, table.ours.columns))
+
+
+def _axis(table: Compared) -> dict[str, Any]:
+    """The horizontal axis: numbers over two decades or more, such as learning rates, by their logarithm."""
+    if table.ours.spec.x:
+        return {"type": "-"}
+    if not _is_numeric(table):
+        return {"type": "category"}
+    low, high = (pick(map(float, table.ours.columns)) for pick in (min, max))
+    return {"type": "log", "dtick": 1, "exponentformat": "power"} if 0 < 100 * low <= high else {"type": "-"}
 
 
 def _traces(table: Compared) -> Iterator[dict[str, Any]]:
