@@ -247,7 +247,7 @@ class Watched:
         self.messages: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("console", lambda message: self.messages.append(message.text))
-        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error.stack)))
 
     def visit(self, file: Path, link: str = "", *, folds: bool = True, **how: Any) -> Any:
         """Load a file and open its folds; of a link, the part of the address behind it, open only what it opens."""
@@ -283,8 +283,8 @@ class Watched:
     def check_quiet(self) -> None:
         """Nothing is requested after the page itself, and the console is empty."""
         others = [url for url in self.requests[1:] if not url.startswith(("data:", "blob:"))]
-        assert not others
-        assert not self.messages
+        assert not others, others
+        assert not self.messages, self.messages
 
 
 # the values of all menus and boxes, by id

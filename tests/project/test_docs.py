@@ -51,7 +51,7 @@ NOT_RUN = {
     "CONTRIBUTING.md": 2,
     "integrations.md": 10,
     "llm.md": 1,
-    "compare.md": 4,
+    "compare.md": 6,
     "speed.md": 1,
     "studies.md": 2,
 }  # number of marked blocks per page
