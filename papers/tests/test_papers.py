@@ -32,17 +32,19 @@ from tiers import slow_unless
 from steppe._util.pages import plotly_source
 from steppe.cli import main
 from steppe.nn import build
+from steppe.studies.compared import Compared
 from steppe.studies.engines.local import GAIN, Local
 from steppe.studies.grid import split
-from steppe.studies.protocol import EPOCH, VALUE
+from steppe.studies.protocol import EPOCH, VALUE, TableSpec
 from steppe.studies.records import number_of_cells, read_records
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
-from steppe.studies.summary import labels_of, short_names
+from steppe.studies.summary import Entry, Summary, labels_of, short_names
 from steppe.training.config import Config
 from steppe.training.problem import data_of, options_of
 from steppe.training.schedule import Timeline
 from steppe_papers.recipes.recipe import BUDGETS, Recipe, names, recipe
+from steppe_papers.tables.pages import figure
 from steppe_papers.tables.states import states
 
 WRITERS = {  # data sets by name, with a few rows each
@@ -533,3 +535,18 @@ def test_a_folder_with_the_name_of_a_recipe_is_not_passed_over(tmp_path: Path, m
     ):
         recipe(name)
     assert recipe(f"./{name}").folder == Path(name)
+
+
+def test_learning_rates_are_drawn_by_their_logarithm() -> None:
+    """Columns over two decades; epochs and names are not."""
+
+    def axis(columns: list[str], setting: str = "lr") -> str:
+        spec = TableSpec(name="table", rows=("method",), columns=(setting,), value=("test_error",))
+        entries = [Entry("SAM", column, 1.0, 0.1, 3, 0.5, 1.5) for column in columns]
+        made = figure([Compared(Summary(spec, ["SAM"], columns, entries), {})])
+        return str(made["layout"]["xaxis"]["type"])
+
+    assert axis(["0.0001", "0.01", "0.1"]) == "log"
+    assert axis(["0.01", "0.1"]) == axis(["0", "0.1"]) == "-"
+    assert axis(["1", "100", "200"], EPOCH) == "-"
+    assert axis(["digits", "MNIST"]) == "category"

@@ -84,8 +84,8 @@ def _is_numeric(table: Compared) -> bool:
 
 
 def _axis(table: Compared) -> dict[str, Any]:
-    """The horizontal axis: numbers over two decades or more, such as learning rates, by their logarithm."""
-    if table.ours.spec.x:
+    """The horizontal axis: numbers over two decades or more, such as learning rates, by their logarithm; epochs evenly."""
+    if table.ours.spec.x or "epoch" in table.ours.spec.columns:
         return {"type": "-"}
     if not _is_numeric(table):
         return {"type": "category"}
