@@ -84,7 +84,7 @@ def _is_numeric(table: Compared) -> bool:
 
 
 def _axis(table: Compared) -> dict[str, Any]:
-    """The horizontal axis: numbers over two decades or more, such as learning rates, by their logarithm; epochs evenly."""
+    """The horizontal axis: numbers over two decades or more, such as learning rates, by their logarithm; not epochs."""
     if table.ours.spec.x or "epoch" in table.ours.spec.columns:
         return {"type": "-"}
     if not _is_numeric(table):
