@@ -31,7 +31,7 @@ NUMBER = r"rho of SAM takes a number, 0 or more, and finite, or a neighbourhood 
 
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: SharpnessAware(base(), "samm"), TypeError, r"the string 'samm': write steppe\.build.*mean 'sam'"),
-    (lambda: SharpnessAware(SAM(), base()), TypeError, r"not SAM\(.*the method comes second: write .*Aware\(base, method\)"),
+    (lambda: SharpnessAware(SAM(), base()), TypeError, r"not SAM\(.*the method comes second: .*Aware\(base, method"),
     (lambda: SharpnessAware(base(), base()), TypeError, r"such as steppe\.SAM\(rho=0\.05\), not SGD: it has no plan"),
     (lambda: SharpnessAware(base(), Ball(0.1)), TypeError, r"is a neighbourhood, .*: write SAM\(Ball\("),
     (lambda: SharpnessAware(base(), steppe.TraceSAM), TypeError, r"the function TraceSAM: call it, TraceSAM\(\)"),
